@@ -1,0 +1,1 @@
+"""Everything that imports ray: evaluator and proposer actors, the driver loop."""

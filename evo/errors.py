@@ -1,0 +1,109 @@
+"""The one tree of exceptions; each says what was given, what is allowed and what to do.
+
+    TritonEvolveError
+    ├── InputError                  the user can mend it: one line, exit status 2, never a traceback
+    │   ├── ConfigError             a key or value of a YAML file
+    │   ├── TaskError               a task file, its reference or its starting kernels
+    │   └── StoreError              a population store
+    │       ├── StoreInUseError     another run owns it
+    │       ├── StoreVersionError   written by a newer schema, or not one of ours
+    │       └── StoreFullError      the disk is full
+    ├── DeviceError                 no such device, or it failed its health check
+    ├── PlanError                   a launch plan that is malformed or hostile (becomes an Evaluation)
+    ├── ModelError                  a language-model endpoint (a failed proposal)
+    │   └── SpendLimitError         ends the run: no money is left
+    └── WorkerDied                  a child process ended, hung or overran a limit
+
+A bad kernel is none of these: it is an `evo.records.Evaluation` with a failure status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class TritonEvolveError(Exception):
+    """Root of every exception raised on purpose by this project."""
+
+
+class InputError(TritonEvolveError):
+    """Something a user gave cannot be used.
+
+    Args:
+        where: File (and key) that is wrong, e.g. ``configs/evolve.yaml: search.islands``.
+        given: What stood there.
+        allowed: What may stand there.
+        action: What to do next.
+    """
+
+    def __init__(self, where: str, *, given: object = None, allowed: object = None, action: str = "") -> None:
+        parts = [where]
+        if given is not None:
+            parts.append(f"given {_short(given)}")
+        if allowed is not None:
+            parts.append(f"allowed: {_short(allowed)}")
+        if action:
+            parts.append(action)
+        super().__init__("; ".join(parts))
+
+
+class ConfigError(InputError):
+    """A key or value of a configuration file is wrong."""
+
+
+class TaskError(InputError):
+    """A task file is missing, incomplete, or its reference or starting kernel fails."""
+
+
+class StoreError(InputError):
+    """A population store cannot be used as asked."""
+
+
+class StoreInUseError(StoreError):
+    """Another live run owns the store."""
+
+
+class StoreVersionError(StoreError):
+    """The store's schema is newer than this version knows, or the file is no population store."""
+
+
+class StoreFullError(StoreError):
+    """A record could not be written because the disk is full; what was committed before stays."""
+
+
+class DeviceError(TritonEvolveError):
+    """A device was asked for and is absent, or failed its health kernel."""
+
+
+class PlanError(TritonEvolveError):
+    """A launch plan from a sandbox is malformed, oversized or hostile."""
+
+
+class ModelError(TritonEvolveError):
+    """A language-model request failed for good; the proposal failed, the search goes on."""
+
+
+class SpendLimitError(ModelError):
+    """The account or the run's budget has no money left; the search must stop asking."""
+
+
+class WorkerDied(TritonEvolveError):
+    """A child process ended without an answer.
+
+    Args:
+        role: The process role, e.g. ``trace`` or ``replay``.
+        reason: ``deadline``, ``signal N``, ``exit N``, ``memory`` or ``output too large``.
+    """
+
+    def __init__(self, role: str, reason: str) -> None:
+        super().__init__(f"the {role} process ended without an answer: {reason}")
+        self.role = role
+        self.reason = reason
+
+
+def _short(value: object, limit: int = 300) -> str:
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        text = ", ".join(str(item) for item in value)
+    else:
+        text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

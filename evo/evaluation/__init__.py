@@ -1,0 +1,1 @@
+"""From launch plan to verdict: oracle, gate, replay, timing, interpreted tier, tuning."""

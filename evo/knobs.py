@@ -1,0 +1,94 @@
+"""The knob convention of kernel modules: a literal `CONFIG` with present values, a literal `SPACE` with the allowed ones.
+
+    CONFIG = {"BLOCK": 1024, "num_warps": 4}
+    SPACE = {"BLOCK": [256, 512, 1024, 2048], "num_warps": [1, 2, 4, 8, 16]}
+
+The module's entry reads `CONFIG` at every call. Both are read from the source without running it, so a configuration is data:
+the tracer sets `CONFIG` before it calls the entry, tuning chooses from `SPACE`, export writes a verified `CONFIG` back.
+A key of `CONFIG` without `SPACE` is fixed; a module without `CONFIG` has no knobs.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evo.records import Configuration, KnobValue
+
+MAX_KNOBS = 32
+MAX_CHOICES = 64
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What a module declares: `default` assigns every knob, `space` lists the choices of those that may vary."""
+
+    default: Configuration
+    space: Mapping[str, tuple[KnobValue, ...]]
+
+    @property
+    def size(self) -> int:
+        """Number of configurations in the space."""
+        size = 1
+        for choices in self.space.values():
+            size *= len(choices)
+        return size
+
+
+def read_knobs(source: str) -> Knobs:
+    """Reads `CONFIG` and `SPACE` from module source without running it.
+
+    Raises:
+        ValueError: The source does not parse, or a declaration is not a literal of the right form; the text says which.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the module does not parse: {error}") from error
+    config = _checked_config(_literal(tree, "CONFIG"))
+    space = _checked_space(_literal(tree, "SPACE"), config)
+    return Knobs(Configuration(config), space)
+
+
+def _literal(tree: ast.Module, name: str) -> object:
+    found: list[ast.expr] = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            found.append(node.value)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name and node.value:
+            found.append(node.value)
+    if not found:
+        return {}
+    if len(found) > 1:
+        raise ValueError(f"{name} is assigned {len(found)} times; assign it once, at module level")
+    try:
+        return ast.literal_eval(found[0])
+    except ValueError as error:
+        raise ValueError(f"{name} must be a literal dict of names to values") from error
+
+
+def _checked_config(value: object) -> dict[str, KnobValue]:
+    if not isinstance(value, dict) or len(value) > MAX_KNOBS:
+        raise ValueError(f"CONFIG must be a dict of at most {MAX_KNOBS} knobs, given {type(value).__name__}")
+    for key, item in value.items():
+        if not isinstance(key, str) or not key.isidentifier() or not isinstance(item, int | float | bool | str):
+            raise ValueError(f"CONFIG[{key!r}] = {item!r}: keys are identifiers, values int, float, bool or str")
+    return value
+
+
+def _checked_space(value: object, config: Mapping[str, KnobValue]) -> dict[str, tuple[KnobValue, ...]]:
+    if not isinstance(value, dict):
+        raise ValueError(f"SPACE must be a dict of lists, given {type(value).__name__}")
+    space: dict[str, tuple[KnobValue, ...]] = {}
+    for key, choices in value.items():
+        if key not in config:
+            raise ValueError(f"SPACE has {key!r}, which CONFIG lacks; knobs: {', '.join(config) or 'none'}")
+        if not isinstance(choices, list | tuple) or not 1 <= len(choices) <= MAX_CHOICES:
+            raise ValueError(f"SPACE[{key!r}] must list 1 to {MAX_CHOICES} choices, given {choices!r}")
+        if any(not isinstance(choice, int | float | bool | str) for choice in choices):
+            raise ValueError(f"SPACE[{key!r}]: choices are int, float, bool or str, given {choices!r}")
+        if config[key] not in choices:
+            raise ValueError(f"CONFIG[{key!r}] = {config[key]!r} is not among SPACE[{key!r}] = {list(choices)!r}")
+        space[key] = tuple(dict.fromkeys(choices))
+    return space

@@ -1,0 +1,437 @@
+"""The frozen records that all rooms speak in; constructors refuse contradictory ones.
+
+Units are in field names. Every record that is stored round-trips through `to_json` / `from_json`
+(plain JSON values only), so that stores, sandboxes and processes exchange data, never objects.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Self
+
+KnobValue = int | float | bool | str
+"""A value of one knob of a configuration."""
+
+
+class Stage(StrEnum):
+    """How far an evaluation came, in order; failed variants rank by it."""
+
+    LINT = "lint"
+    TRACE = "trace"
+    COMPILE = "compile"
+    GATE = "gate"
+    TIME = "time"
+    VERIFY = "verify"
+
+    @property
+    def rank(self) -> int:
+        """Position in the ladder, 0 for LINT."""
+        return list(Stage).index(self)
+
+
+class Status(StrEnum):
+    """The closed set of verdicts on a variant."""
+
+    PASSED = "passed"
+    DUPLICATE = "duplicate"
+    REJECTED = "rejected"
+    TRACE_ERROR = "trace_error"
+    UNTRACEABLE = "untraceable"
+    NONDETERMINISTIC = "nondeterministic"
+    COMPILE_ERROR = "compile_error"
+    OUT_OF_RESOURCES = "out_of_resources"
+    WRONG_STRUCTURE = "wrong_structure"
+    WRONG_VALUES = "wrong_values"
+    GUARD_VIOLATION = "guard_violation"
+    RUNTIME_ERROR = "runtime_error"
+    TIMEOUT = "timeout"
+
+
+class TrustLevel(StrEnum):
+    """How strongly a verdict is isolated from candidate code: replayed > hosted > interpreted."""
+
+    REPLAYED = "replayed"
+    HOSTED = "hosted"
+    INTERPRETED = "interpreted"
+
+
+class LatencyKind(StrEnum):
+    """A modelled estimate is never shown, stored or exported as a measured figure."""
+
+    MEASURED = "measured"
+    MODELLED = "modelled"
+    SIMULATED = "simulated"
+
+
+def content_id(*parts: str) -> str:
+    """First 24 hex digits of the SHA-256 over length-prefixed UTF-8 parts."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()[:24]
+
+
+class Record:
+    """Mixin: JSON round trip of a frozen dataclass whose nested records declare `from_json` themselves."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values only; enums become their values, tuples lists."""
+        assert dataclasses.is_dataclass(self)
+        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`; an unknown key raises TypeError."""
+        return cls(**data)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+class Configuration(Mapping[str, KnobValue]):
+    """An immutable, hashable assignment of knobs, e.g. ``{"BLOCK": 1024, "num_warps": 4}``; order never matters."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, KnobValue] | None = None) -> None:
+        self._values = MappingProxyType(dict(sorted((values or {}).items())))
+
+    def __getitem__(self, key: str) -> KnobValue:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self._values) == dict(other)
+
+    def __repr__(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in self._values.items()) or "(no knobs)"
+
+    def __reduce__(self) -> tuple[type[Configuration], tuple[dict[str, KnobValue]]]:
+        return Configuration, (dict(self._values),)
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON text; equal configurations have equal keys."""
+        return json.dumps(dict(self._values), sort_keys=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant(Record):
+    """One kernel module of one task, identified by its content.
+
+    Attributes:
+        task: Task name.
+        source: Python source of the module. It defines the task's entry and may declare knobs (see `evo.tracing.knobs`).
+    """
+
+    task: str
+    source: str
+
+    @property
+    def variant_id(self) -> str:
+        """Content hash of task and source."""
+        return content_id(self.task, self.source)
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage(Record):
+    """What a language-model exchange cost. Tokens are counts, money is US dollars."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    dollars: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange(Record):
+    """One request to a language model and its reply, stored before the reply is acted on.
+
+    Attributes:
+        model: Model name as sent.
+        prompt_hash: `content_id` of the full prompt.
+        template_hash: `content_id` of the prompt files it was rendered from.
+        prompt, reply: Text; the reply holds text blocks only.
+        stop_reason: As the endpoint gave it (``end_turn``, ``max_tokens``, ``refusal`` …) or ``error``.
+        request_id: The endpoint's id of the request, for support.
+        latency_s: Wall seconds.
+    """
+
+    model: str
+    prompt_hash: str
+    template_hash: str
+    prompt: str
+    reply: str
+    stop_reason: str
+    request_id: str
+    latency_s: float
+    usage: Usage
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "usage": Usage.from_json(data["usage"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class Request(Record):
+    """One decision of the engine: apply this operator to these parents. Written before it is handed out.
+
+    Attributes:
+        number: Position in the run, from 0; with the run's seed it determines all randomness of the proposal.
+        task: Task name.
+        island: Index of the island.
+        lineage: Lineage the child will belong to, e.g. ``softmax/0/3`` (task/island/ordinal).
+        operator: Registered operator name, or ``start`` for a starting kernel.
+        parents: Variant ids, the first one the child's main parent.
+    """
+
+    number: int
+    task: str
+    island: int
+    lineage: str
+    operator: str
+    parents: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parents", tuple(self.parents))
+
+
+@dataclasses.dataclass(frozen=True)
+class Proposal(Record):
+    """What an operator returned for a request: a new module and a summary of the strategy behind it."""
+
+    source: str
+    strategy: str
+    exchanges: tuple[Exchange, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["source"], data["strategy"], tuple(Exchange.from_json(item) for item in data["exchanges"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class NoProposal(Record):
+    """An operator gave no module: it does not apply, or it failed (refusal, endpoint error, unusable reply).
+
+    Attributes:
+        reason: One sentence.
+        failed: False where the operator does not apply to these parents, True where it should have worked.
+    """
+
+    reason: str
+    failed: bool = False
+    exchanges: tuple[Exchange, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(data["reason"], data["failed"], tuple(Exchange.from_json(item) for item in data["exchanges"]))
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseResult(Record):
+    """How a variant did on one case, in its best configuration for it.
+
+    Attributes:
+        case: Case name.
+        configuration: Knob values used.
+        error_ratio: Worst of the tolerance measures as a share of what is allowed (≤ 1 passes); see `evo.evaluation.tolerance`.
+        latency_us, baseline_us: Device latency of the variant and of the baseline, median, microseconds.
+        speedup, speedup_low, speedup_high: baseline / variant with its 95 % bootstrap interval.
+        pairs: Timed A/B pairs; 0 for modelled and simulated latencies.
+        peak_bytes: Bytes allocated beyond the inputs.
+        log_ratios: ln(baseline / variant) of every pair, for resampling.
+    """
+
+    case: str
+    configuration: Configuration
+    error_ratio: float
+    latency_us: float
+    baseline_us: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    pairs: int
+    peak_bytes: int
+    log_ratios: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "configuration", Configuration(self.configuration))
+        object.__setattr__(self, "log_ratios", tuple(self.log_ratios))
+        if not self.speedup_low <= self.speedup <= self.speedup_high:
+            raise ValueError(f"case {self.case}: interval [{self.speedup_low}, {self.speedup_high}] lacks {self.speedup}")
+        if self.latency_us <= 0 or self.baseline_us <= 0 or self.pairs < 0:
+            raise ValueError(f"case {self.case}: latencies must be positive and pairs not negative")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial(Record):
+    """One Optuna configuration of one variant on one case.
+
+    Attributes:
+        latency_us: None unless the status is PASSED.
+    """
+
+    case: str
+    configuration: Configuration
+    status: Status
+    latency_us: float | None
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "configuration", Configuration(self.configuration))
+        object.__setattr__(self, "status", Status(self.status))
+        if (self.latency_us is not None) != (self.status is Status.PASSED):
+            raise ValueError(f"trial {self.configuration}: a latency if and only if PASSED, not {self.status}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation(Record):
+    """The verdict on one variant on one device model.
+
+    Attributes:
+        variant_id: Whose verdict.
+        status: PASSED, or why not.
+        stage: The last stage entered.
+        device: Device model, e.g. ``NVIDIA H200`` or ``cuda:90 (modelled)``.
+        plan_hash: Hash over the plans of all cases in their default configuration; empty before TRACE is through.
+        trust: None unless PASSED.
+        latency_kind: None unless PASSED.
+        fitness: Lower bound of the 95 % interval of the geometric mean speedup over cases; 0 unless PASSED.
+        message: What a person or a model can act on: case, place, expected and got, source line, hint.
+        signature: Short, stable text that equal failures share (error kind, stage, place), empty if PASSED.
+        cases: Results per training case; empty unless PASSED.
+        trials: Every configuration tried.
+        duplicate_of: Variant id that launched the same plans; set if and only if DUPLICATE.
+        wall_s, gpu_s: Seconds spent.
+        noise_floor: Relative half-width of the session's A/A interval; 0 where nothing was timed.
+    """
+
+    variant_id: str
+    status: Status
+    stage: Stage
+    device: str
+    plan_hash: str = ""
+    trust: TrustLevel | None = None
+    latency_kind: LatencyKind | None = None
+    fitness: float = 0.0
+    message: str = ""
+    signature: str = ""
+    cases: tuple[CaseResult, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    duplicate_of: str | None = None
+    wall_s: float = 0.0
+    gpu_s: float = 0.0
+    noise_floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        passed = self.status is Status.PASSED
+        if passed != (self.trust is not None and self.latency_kind is not None and bool(self.cases)):
+            raise ValueError(f"{self.status}: trust level, latency kind and cases belong to PASSED and to nothing else")
+        if passed != (self.fitness > 0) or not math.isfinite(self.fitness):
+            raise ValueError(f"{self.status}: fitness {self.fitness} is positive if and only if PASSED")
+        if (self.duplicate_of is not None) != (self.status is Status.DUPLICATE):
+            raise ValueError(f"{self.status}: duplicate_of is set if and only if DUPLICATE")
+        if self.status is Status.DUPLICATE and not self.plan_hash:
+            raise ValueError("a DUPLICATE has a plan hash")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            **{
+                **data,
+                "status": Status(data["status"]),
+                "stage": Stage(data["stage"]),
+                "trust": None if data["trust"] is None else TrustLevel(data["trust"]),
+                "latency_kind": None if data["latency_kind"] is None else LatencyKind(data["latency_kind"]),
+                "cases": tuple(CaseResult.from_json(item) for item in data["cases"]),
+                "trials": tuple(Trial.from_json(item) for item in data["trials"]),
+            }
+        )
+
+    @property
+    def latency_us(self) -> float:
+        """Geometric mean of device latency over cases, microseconds; infinite unless PASSED."""
+        return _geometric_mean([case.latency_us for case in self.cases])
+
+    @property
+    def speedup(self) -> float:
+        """Geometric mean of speedups over cases (point estimate); 0 unless PASSED."""
+        return _geometric_mean([case.speedup for case in self.cases]) if self.cases else 0.0
+
+    @property
+    def error_ratio(self) -> float:
+        """Worst error ratio over cases; infinite unless PASSED."""
+        return max((case.error_ratio for case in self.cases), default=math.inf)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest scratch and output memory over cases, bytes."""
+        return max((case.peak_bytes for case in self.cases), default=0)
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else math.inf
+
+
+class EventKind(StrEnum):
+    """What the engine did besides asking and recording."""
+
+    MIGRATION = "migration"
+    STALLED = "stalled"
+    TRAPPED = "trapped"
+    RESTART = "restart"
+    RESUMED = "resumed"
+    STOPPED = "stopped"
+    WORKER_LOST = "worker_lost"
+
+
+@dataclasses.dataclass(frozen=True)
+class Event(Record):
+    """One entry of a run's diary, with the lineage or island it concerns and why."""
+
+    kind: EventKind
+    task: str
+    island: int
+    lineage: str
+    variant_id: str
+    reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", EventKind(self.kind))
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent(Record):
+    """What a run has used of its budget so far."""
+
+    evaluations: int = 0
+    proposals: int = 0
+    wall_s: float = 0.0
+    gpu_s: float = 0.0
+    dollars: float = 0.0

@@ -1,0 +1,1 @@
+"""The search itself: it asks and records, and never evaluates."""

@@ -1,0 +1,1 @@
+"""Kernel tasks: the contract in `base`, one task per file, starting kernels in `starts/`."""

@@ -1,0 +1,1 @@
+"""Starting kernels: plain, correct Triton modules that searches begin from."""

@@ -1,0 +1,1 @@
+"""From candidate source to launch plan and binaries, in disposable CPU processes."""

@@ -1,0 +1,1 @@
+"""How a variant becomes another: the contract, rule-based rewrites, LLM operators, model clients."""

@@ -1,0 +1,1 @@
+"""Language-model clients, one per file."""

@@ -1,0 +1,161 @@
+"""The contract of a population store: an append-only journal of what a run decided and learned, with queries over it.
+
+What every backend promises (and `population_store.testing.StoreContract` checks):
+
+* **Atomic.** `record` commits all its entries and the new `Spent`, or none.
+* **Durable.** When `record` returns, `kill -9` loses nothing of it.
+* **Once.** A request, an outcome and an evaluation (per request and purpose) are recorded once; a second one is ignored and reported
+  by the return value, whoever sends it.
+* **Ordered.** Entries get increasing sequence numbers; `journal` yields them in that order, so that a run can be replayed exactly.
+* **One owner.** `open(..., write=True)` takes ownership of the store for this process until `close` or its death; a second writer
+  gets StoreInUseError. Readers never wait for the writer, nor it for them.
+* **Versioned.** A newer schema raises StoreVersionError; an older one is migrated on opening for writing.
+* **Thread-safe.** Methods may be called from several threads of the owner.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from evo.records import Evaluation, Event, NoProposal, Proposal, Record, Request, Spent, Variant
+
+
+class Purpose(StrEnum):
+    """Why a variant was evaluated: during the search, or again in a fresh process with held-out cases."""
+
+    SEARCH = "search"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True)
+class RunHeader(Record):
+    """What identifies a run and lets it be repeated.
+
+    Attributes:
+        name: From the configuration.
+        seed: Of all randomness.
+        config: The full configuration as JSON text.
+        tasks: Task name → the text of its file (JSON text of a dict).
+        versions: Of Python, torch, triton, ray and ourselves (JSON text of a dict).
+        created: UTC, ISO 8601.
+    """
+
+    name: str
+    seed: int
+    config: str
+    tasks: str
+    versions: str
+    created: str
+
+
+@dataclass(frozen=True)
+class OutcomeEntry:
+    """What came of a request: a proposal (whose module is the variant) or none."""
+
+    number: int
+    outcome: Proposal | NoProposal
+    variant: Variant | None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.outcome, Proposal) != (self.variant is not None):
+            raise ValueError("a Proposal comes with its variant, a NoProposal without one")
+
+
+@dataclass(frozen=True)
+class EvaluationEntry:
+    """The verdict on the variant of request `number`."""
+
+    number: int
+    purpose: Purpose
+    evaluation: Evaluation
+
+
+Entry = Request | OutcomeEntry | EvaluationEntry | Event
+"""What a journal is made of."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A row of `PopulationStore.ranking`: a variant with its request, strategy and newest evaluation of each purpose."""
+
+    number: int
+    request: Request
+    variant: Variant
+    strategy: str
+    search: Evaluation
+    verify: Evaluation | None
+
+
+class PopulationStore(ABC):
+    """See the module's docstring for the contract."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, url: str, *, write: bool = False, header: RunHeader | None = None) -> Self:
+        """Opens a store.
+
+        Args:
+            url: ``path/to/file.sqlite``, ``sqlite:///…`` or another SQLAlchemy URL.
+            write: Take ownership, migrating an older schema.
+            header: Create the store for this run; it must not exist yet. Without it the store must exist.
+
+        Raises:
+            StoreInUseError: Another process owns it.
+            StoreVersionError: Its schema is newer, or it is no population store.
+            StoreError: Missing, already existing, or not writable.
+        """
+
+    @property
+    @abstractmethod
+    def header(self) -> RunHeader:
+        """The run this store belongs to."""
+
+    @property
+    @abstractmethod
+    def spent(self) -> Spent:
+        """As of the last commit."""
+
+    @abstractmethod
+    def record(self, entries: Sequence[Entry], spent: Spent) -> tuple[bool, ...]:
+        """Appends entries in one transaction.
+
+        Returns:
+            Per entry, False where it was already there (and so was ignored).
+
+        Raises:
+            StoreFullError: The disk is full; nothing of this call was recorded.
+        """
+
+    @abstractmethod
+    def journal(self, after: int = 0) -> Iterator[tuple[int, Entry]]:
+        """Entries with sequence numbers above `after`, in order."""
+
+    @abstractmethod
+    def variant(self, variant_id: str) -> Variant | None:
+        """The variant of that id."""
+
+    @abstractmethod
+    def ranking(self, task: str, limit: int | None = None) -> tuple[Ranked, ...]:
+        """PASSED variants of a task, best fitness first (verified fitness where there is one), one row per variant."""
+
+    @abstractmethod
+    def counts(self) -> dict[str, dict[str, int]]:
+        """Task → status value (or ``no_proposal``, ``pending``) → how many requests."""
+
+    @abstractmethod
+    def events(self) -> tuple[Event, ...]:
+        """All events, in order."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives up ownership. Idempotent."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

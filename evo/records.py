@@ -311,6 +311,29 @@ class Trial(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class Failure(Record):
+    """Why a variant did not pass, as one room tells it to the next; it becomes an Evaluation.
+
+    Attributes:
+        status: Any but PASSED and DUPLICATE.
+        stage: Where it failed.
+        message: What a person or a model can act on: case, place, expected and got, source line, hint.
+        signature: Short, stable text that equal failures share (error kind, stage, place).
+    """
+
+    status: Status
+    stage: Stage
+    message: str
+    signature: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "status", Status(self.status))
+        object.__setattr__(self, "stage", Stage(self.stage))
+        if self.status in (Status.PASSED, Status.DUPLICATE):
+            raise ValueError(f"a Failure cannot be {self.status}")
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluation(Record):
     """The verdict on one variant on one device model.
 

@@ -37,7 +37,7 @@ class TensorSpec:
     Attributes:
         shape: Sizes.
         dtype: A key of `DTYPE_BYTES`.
-        distribution: ``normal`` (mean 0, deviation `scale`), ``uniform`` in [low, high), ``integers`` in [low, high), ``zeros``, ``ones``.
+        distribution: ``normal`` (mean 0, deviation `scale`), ``uniform`` or ``integers`` in [low, high), ``zeros``, ``ones``.
         scale, low, high: Parameters of the distribution.
         strides: Element strides, None for contiguous.
         offset: Elements between the start of the storage and the first element.

@@ -1,0 +1,236 @@
+"""Loads a task by name, module or path, and checks it so that a broken one is refused in one clear line."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+import evo.tasks
+from evo.errors import TaskError
+from evo.knobs import read_knobs
+from evo.records import content_id
+from evo.tasks.base import Case, Task, TensorSpec
+from evo.tasks.inputs import Inputs, make_inputs, to_float64
+from evo.tasks.text import reference_source, task_text
+
+__all__ = ["builtin_tasks", "check_task", "load_task", "reference_source", "starting_sources", "task_text"]
+
+_NOT_TASKS = frozenset({"base", "inputs", "loading", "text", "starts"})
+
+
+def builtin_tasks() -> tuple[str, ...]:
+    """Names of the tasks in the package, sorted."""
+    return tuple(sorted(info.name for info in pkgutil.iter_modules(evo.tasks.__path__) if info.name not in _NOT_TASKS))
+
+
+def load_task(reference: str, base: Path | None = None) -> Task:
+    """Loads and checks a task.
+
+    Args:
+        reference: A builtin name (``softmax``), a path of a Python file, or a dotted module; it must define `TASK`.
+        base: Folder that relative paths start from; the working directory if None.
+
+    Raises:
+        TaskError: No such task, or it is broken; see `check_task`.
+    """
+    if reference in builtin_tasks():
+        module = importlib.import_module(f"evo.tasks.{reference}")
+    elif reference.endswith(".py") or "/" in reference:
+        module = _run_file((base or Path.cwd()) / Path(reference).expanduser())
+    else:
+        module = _import_dotted(reference)
+    where = str(module.__file__)
+    task = getattr(module, "TASK", None)
+    if task is None:
+        raise TaskError(where, given="no TASK", action="define TASK = Task(...) from evo.tasks.base at module level")
+    if not isinstance(task, Task):
+        raise TaskError(where, given=f"TASK of type {type(task).__name__}", allowed="an evo.tasks.base.Task")
+    task = dataclasses.replace(task, path=Path(where).resolve())
+    check_task(task)
+    return task
+
+
+def check_task(task: Task) -> None:
+    """Checks starting kernels without running them, and runs the reference on CPU tensors of the smallest small case.
+
+    Raises:
+        TaskError: A starting kernel is missing or lacks the entry, or the reference fails, returns something else than
+            tensors, modifies its arguments undeclared, or does not depend on its inputs.
+    """
+    sources = starting_sources(task)
+    if not sources:
+        raise TaskError(f"{_where(task)}: starting_kernels", given="none", action="give at least one kernel to start from")
+    for name, source in zip(_labels(task), sources, strict=True):
+        _check_kernel(task, name, source)
+    for position in task.mutates:
+        for case in task.cases:
+            if not (0 <= position < len(case.arguments) and isinstance(case.arguments[position], TensorSpec)):
+                raise TaskError(f"{_where(task)}: mutates", given=position, allowed=f"positions of tensors in case {case.name}")
+    _check_reference(task, min(task.small_cases, key=_case_size))
+
+
+def starting_sources(task: Task) -> tuple[str, ...]:
+    """Source text of every starting kernel.
+
+    Raises:
+        TaskError: A file is missing or not readable as UTF-8.
+    """
+    sources = []
+    for item in task.starting_kernels:
+        if "\n" in item:
+            sources.append(item)
+            continue
+        path = (task.path.parent if task.path else Path.cwd()) / item
+        try:
+            sources.append(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise TaskError(
+                f"{_where(task)}: starting_kernels",
+                given=item,
+                action=f"{path} cannot be read ({_line(error)}); paths are relative to the task file",
+            ) from error
+    return tuple(sources)
+
+
+def _run_file(path: Path) -> ModuleType:
+    path = path.resolve()
+    if not path.is_file():
+        raise TaskError(str(path), given="no such file", action="give the path of a task file or a builtin name; " + _known())
+    name = f"triton_evolve_task_{content_id(str(path))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TaskError(str(path), given="not a Python file", allowed="a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    # Registered while it runs: dataclasses and pickling in the task file look their module up there.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise TaskError(str(path), given=_line(error), action="the file must import without errors") from error
+    return module
+
+
+def _import_dotted(reference: str) -> ModuleType:
+    try:
+        module = importlib.import_module(reference)
+    except ModuleNotFoundError as error:
+        missing = error.name is not None and (reference + ".").startswith(error.name + ".")
+        action = "give a builtin name, a path that ends in .py or an importable module; " + _known() if missing else ""
+        raise TaskError(f"task {reference}", given=_line(error), action=action) from error
+    except Exception as error:
+        raise TaskError(f"task {reference}", given=_line(error), action="the module must import without errors") from error
+    if module.__file__ is None:
+        raise TaskError(f"task {reference}", given="a package without a file", allowed="a module that defines TASK")
+    return module
+
+
+def _check_kernel(task: Task, name: str, source: str) -> None:
+    where = f"{_where(task)}: starting kernel {name}"
+    try:
+        tree = ast.parse(source)
+        read_knobs(source)
+    except (SyntaxError, ValueError) as error:
+        raise TaskError(where, given=_line(error), action="mend the kernel module") from error
+    if task.entry not in set(_top_level_names(tree.body)):
+        raise TaskError(where, given=f"no {task.entry}", action=f"define the entry {task.entry}, or change entry in the task")
+
+
+def _top_level_names(body: Iterable[ast.stmt]) -> Iterable[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (alias.asname or alias.name for alias in node.names)
+
+
+def _check_reference(task: Task, case: Case) -> None:
+    where = f"{_where(task)}: reference on case {case.name}"
+    inputs = make_inputs(task, case, 0, "cpu")
+    results = [_call(task, inputs, where)]
+    if task.oracle == "pytorch64":
+        wide = _call(task, to_float64(inputs), f"{where} in float64")
+        if [item.shape for item in wide] != [item.shape for item in results[0]]:
+            raise TaskError(f"{where} in float64", given="other shapes than in the task's dtypes")
+        if any(a.dtype.is_floating_point and b.dtype != torch.float64 for a, b in zip(results[0], wide, strict=True)):
+            raise TaskError(
+                f"{where} in float64",
+                given="an output that is not float64",
+                action="widen with x.to(torch.promote_types(x.dtype, torch.float32)), not with .float()",
+            )
+    results.append(_call(task, make_inputs(task, case, 1, "cpu"), where))
+    # A constant passes any test of such a task, so a search on it would find just that.
+    if results[0] and inputs.tensors and all(torch.equal(a, b) for a, b in zip(*results, strict=False)) and _is_random(case):
+        raise TaskError(where, given="equal outputs for different inputs", action="return something that depends on the inputs")
+
+
+def _call(task: Task, inputs: Inputs, where: str) -> list[torch.Tensor]:
+    arguments: tuple[Any, ...] = inputs.clone().arguments
+    before = [item.detach().clone() if isinstance(item, torch.Tensor) else item for item in arguments]
+    parameters: tuple[Any, ...] = (inputs.parameters,) if task.form == "module" else ()
+    try:
+        # References may write in place into leaves that ask for a gradient only without autograd.
+        with torch.no_grad():
+            result = task.reference(*parameters, *arguments)
+    except Exception as error:
+        raise TaskError(where, given=_line(error), action="the reference must run on CPU tensors of every small case") from error
+    for position, (old, new) in enumerate(zip(before, arguments, strict=True)):
+        changed = isinstance(old, torch.Tensor) and not torch.equal(old.nan_to_num(), new.nan_to_num())
+        if changed and position not in task.mutates:
+            raise TaskError(where, given=f"argument {position} modified", action=f"copy it first, or add {position} to mutates")
+    tensors = _tensors(result, where) + [arguments[position] for position in task.mutates]
+    if not tensors:
+        raise TaskError(where, given="no output", allowed="a tensor, a tuple, list or dict of tensors, or mutated arguments")
+    return tensors
+
+
+def _tensors(value: Any, where: str) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value.detach()]
+    if value is None:
+        return []
+    if isinstance(value, tuple | list):
+        return [tensor for item in value for tensor in _tensors(item, where)]
+    if isinstance(value, dict):
+        return [tensor for item in value.values() for tensor in _tensors(item, where)]
+    raise TaskError(where, given=f"an output of type {type(value).__name__}", allowed="tensors, or tuples, lists, dicts of them")
+
+
+def _is_random(case: Case) -> bool:
+    return any(isinstance(item, TensorSpec) and item.distribution not in ("zeros", "ones") for item in case.arguments)
+
+
+def _case_size(case: Case) -> int:
+    return sum(item.numel for item in case.arguments if isinstance(item, TensorSpec))
+
+
+def _labels(task: Task) -> tuple[str, ...]:
+    return tuple(f"{n} (inline)" if "\n" in item else item for n, item in enumerate(task.starting_kernels, 1))
+
+
+def _where(task: Task) -> str:
+    return str(task.path or f"task {task.name}")
+
+
+def _known() -> str:
+    return f"builtin tasks: {', '.join(builtin_tasks())}"
+
+
+def _line(error: BaseException) -> str:
+    """The error in one line, with the line number of a syntax error."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__} in line {error.lineno}: {error.msg}"
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

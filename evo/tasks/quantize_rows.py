@@ -34,8 +34,8 @@ TASK = Task(
     description=(
         "Symmetric int8 quantisation of each row of a contiguous matrix x [rows, columns] in bfloat16 or float16, as for W8A8 "
         "inference. scale = max(|x| over the row, at least 1e-10) / 127 in float32; q = x / scale rounded to the nearest "
-        "integer, clamped to [-127, 127]. Returns the tuple (q, scales): q is a new contiguous int8 matrix [rows, columns], scales a new "
-        "float32 vector [rows]. A level may differ by one where x / scale lies at a rounding boundary."
+        "integer, clamped to [-127, 127]. Returns the tuple (q, scales): q is a new contiguous int8 matrix [rows, columns], "
+        "scales a new float32 vector [rows]. A level may differ by one where x / scale lies at a rounding boundary."
     ),
     entry="quantize_rows",
     reference=quantize_rows,

@@ -1,0 +1,69 @@
+"""Walks equally shaped tensors tile by tile, so that comparing needs little memory beyond the tensors themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+MIN_TILE = 64
+MAX_TILE = 1 << 20
+CHUNK_ELEMENTS = 1 << 23
+"""Elements converted at a time: 64 MiB per float64 temporary."""
+ELEMENT_SHARE = 1 / 16
+"""Share of a tile's largest magnitude that an element's own magnitude is raised by before its error is set against it."""
+
+
+def tile_size(tensor: torch.Tensor) -> int:
+    """Elements per tile: a row of the last dimension; short rows joined to `MIN_TILE`, very long ones cut at `MAX_TILE`."""
+    last = tensor.shape[-1] if tensor.dim() else 1
+    joined = last if last >= MIN_TILE else last * math.ceil(MIN_TILE / last)
+    return max(1, min(joined, tensor.numel(), MAX_TILE))
+
+
+def tiles(
+    tile: int,
+    *tensors: torch.Tensor,
+    device: torch.device,
+    dtype: torch.dtype = torch.float64,
+    overlap: bool = True,
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Pieces [some tiles, tile] of the tensors, converted to `dtype` on `device`, in order.
+
+    A rest shorter than a tile comes last: as the final `tile` elements, which repeats some, or alone without `overlap`.
+    """
+    flat = [tensor.reshape(-1) for tensor in tensors]
+    count = flat[0].numel()
+    step = max(1, CHUNK_ELEMENTS // tile) * tile
+    whole = count - count % tile
+    for start in range(0, whole, step):
+        stop = min(start + step, whole)
+        yield tuple(item[start:stop].to(device).to(dtype).reshape(-1, tile) for item in flat)
+    if whole < count:
+        first = count - tile if overlap else whole
+        yield tuple(item[first:].to(device).to(dtype).reshape(1, -1) for item in flat)
+
+
+def errors(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """|x − y| and |y|, with places that are not finite in either counted as exact: their masks are judged apart."""
+    finite = torch.isfinite(x) & torch.isfinite(y)
+    zero = torch.zeros((), dtype=torch.float64, device=y.device)
+    return torch.where(finite, (x - y).abs(), zero), torch.where(torch.isfinite(y), y.abs(), zero)
+
+
+def element_weight(y_size: torch.Tensor, absolute: float) -> torch.Tensor:
+    """What the error of each element is divided by, from |y| of whole tiles; `absolute` keeps it positive."""
+    return y_size + ELEMENT_SHARE * y_size.amax(dim=1, keepdim=True) + absolute
+
+
+def special_mask(c: torch.Tensor, y: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Where NaN or infinity are as expected.
+
+    y beyond the range of the output dtype is expected as infinity; within eight epsilons of that border either is right.
+    """
+    info = torch.finfo(dtype)
+    border = torch.isfinite(y) & ((y.abs() / info.max - 1).abs() <= 8 * info.eps)
+    expected = y.to(dtype).to(torch.float64)
+    same = (torch.isfinite(c) & torch.isfinite(expected)) | (c == expected) | (c.isnan() & expected.isnan())
+    return same | (border & ~c.isnan() & (c.sign() == y.sign()))

@@ -1,0 +1,188 @@
+"""Decides whether a kernel's outputs are as exact as honest arithmetic would make them, and says where they are not.
+
+With oracle y in float64, reference r and candidate c, every floating-point output must satisfy ‖c − y‖ ≤ max(τ ‖r − y‖, floor)
+in three measures: over the whole tensor; in every tile (a row of the last dimension; short rows are joined to at least
+`MIN_TILE` elements, so that one lucky element of r decides nothing); and at the worst element, weighted by
+1 / (|y| + `ELEMENT_SHARE` · largest |y| of its tile), so that a wrong small element beside large ones is seen.
+
+Floors are relative to y, never absolute, so zeros do not pass where outputs are tiny. They are
+`Tolerance.floor_epsilons` · ε(output) for the rounding of results, plus (1 + √n / 2) · ε(accumulator) for a sum of n terms in
+any order: the rounding errors of a sequential sum of n independent terms have a standard deviation of about 0.2 √n ε |y|.
+ε(accumulator) is float32's (float64's for float64 outputs). On float32 products of K = 4096 that floor is 4e-6, while TF32
+errs by 4e-4. What this cannot see: errors that a 16-bit output's own rounding hides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from evo.evaluation.differences import Measure, Wrongness, describe
+from evo.evaluation.oracle import Expected, Outputs
+from evo.evaluation.tiling import ELEMENT_SHARE, element_weight, errors, special_mask, tile_size, tiles
+from evo.records import Failure, Stage, Status
+from evo.tasks.base import Tolerance
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Passed.
+
+    Attributes:
+        error_ratio: Worst measure as a share of what is allowed, at most 1; 0 means bit-exact where it counts.
+        message: Which measure of which output came closest to its limit.
+    """
+
+    error_ratio: float
+    message: str
+
+
+@dataclass(frozen=True)
+class _Measures:
+    """Shares of what is allowed, and the allowances that a description of the failure needs."""
+
+    whole: float
+    tile: float
+    element: float
+    tile_allowed: torch.Tensor
+    element_allowed: float
+
+    @property
+    def worst(self) -> tuple[float, str]:
+        return max((self.whole, "the whole output"), (self.tile, "its worst row"), (self.element, "its worst element"))
+
+
+@dataclass(frozen=True)
+class _Floors:
+    norm: float
+    element: float
+    absolute: float
+
+
+def compare(
+    candidate: Outputs, expected: Expected, tolerance: Tolerance, terms: int = 1, stage: Stage = Stage.GATE
+) -> Verdict | Failure:
+    """Judges all outputs of one call.
+
+    Args:
+        candidate: What the kernel produced, on any device; it is moved in pieces to where the oracle's answer lies.
+        expected: The oracle's answer.
+        tolerance: The task's policy.
+        terms: Most terms summed for one output element; see `evo.evaluation.judge.summed_terms`.
+        stage: Recorded in a failure.
+    """
+    problem = _structure_problem(candidate, expected.reference)
+    if problem:
+        return Failure(Status.WRONG_STRUCTURE, stage, problem, f"wrong_structure:{stage}:{problem.split(';')[0]}")
+    worst = Verdict(0.0, "every output is exact")
+    outputs = zip(candidate.tensors, expected.exact.tensors, expected.reference.tensors, strict=True)
+    for index, (c, y, r) in enumerate(outputs):
+        if c.numel() == 0:
+            continue
+        if r.dtype.is_floating_point:
+            verdict = _compare_floats(index, c, y, r, tolerance, terms)
+        else:
+            verdict = _compare_integers(index, c, y, tolerance)
+        if isinstance(verdict, Wrongness):
+            text, kind = describe(verdict)
+            return Failure(Status.WRONG_VALUES, stage, text, f"wrong_values:{stage}:output {index}:{kind}")
+        if verdict.error_ratio > worst.error_ratio:
+            worst = verdict
+    return worst
+
+
+def _structure_problem(candidate: Outputs, reference: Outputs) -> str:
+    """What is wrong with the form of the outputs, or an empty string."""
+    if candidate.structure != reference.structure or len(candidate.tensors) != len(reference.tensors):
+        return f"outputs have the structure {candidate.structure}; expected {reference.structure} (* is a tensor)"
+    for index, (c, r) in enumerate(zip(candidate.tensors, reference.tensors, strict=True)):
+        # A subclass could compute its answer when it is compared.
+        if type(c) is not torch.Tensor:
+            return f"output {index} is a {type(c).__name__}; expected a plain tensor"
+        if c.dtype != r.dtype:
+            return f"output {index} has dtype {_name(c.dtype)}; expected {_name(r.dtype)}"
+        if c.shape != r.shape:
+            return f"output {index} has shape {list(c.shape)}; expected {list(r.shape)}"
+        if r.is_contiguous() and not c.is_contiguous():
+            return f"output {index} has strides {c.stride()}; expected contiguous ones, {r.stride()}"
+    return ""
+
+
+def _compare_floats(
+    index: int, c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, tolerance: Tolerance, terms: int
+) -> Verdict | Wrongness:
+    tile = tile_size(y)
+    special = _special_mismatch(index, c, y, tile)
+    if special is not None:
+        return special
+    floors = _floors(r.dtype, tolerance, terms)
+    measures = _measure(c, y, r, tile, tolerance, floors)
+    ratio, place = measures.worst
+    if ratio > 1:
+        return Wrongness(
+            index, c, y, tile, Measure.FLOAT, ratio, place,
+            measures.tile_allowed, measures.element_allowed, floors.absolute / floors.element,
+        )  # fmt: skip
+    return Verdict(ratio, f"output {index}: error of {place} at {ratio:.2f} of what is allowed")
+
+
+def _floors(dtype: torch.dtype, tolerance: Tolerance, terms: int) -> _Floors:
+    info = torch.finfo(dtype)
+    accumulate = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps * (1 + math.sqrt(terms) / 2)
+    rounding = tolerance.floor_epsilons * info.eps
+    # Kernels may flush float32 subnormals to zero (bfloat16 has the same range); float16 ones are kept, in steps of 2⁻²⁴.
+    absolute = 2.0**-24 if dtype == torch.float16 else info.tiny
+    return _Floors(rounding + accumulate, rounding + accumulate / ELEMENT_SHARE, absolute)
+
+
+def _measure(c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, tile: int, tolerance: Tolerance, floors: _Floors) -> _Measures:
+    rows: list[torch.Tensor] = []
+    element_c = element_r = 0.0
+    for c_part, y_part, r_part in tiles(tile, c, y, r, device=y.device):
+        c_error, y_size = errors(c_part, y_part)
+        r_error, _ = errors(r_part, y_part)
+        weight = element_weight(y_size, floors.absolute / floors.element)
+        element_c = max(element_c, float((c_error / weight).max()))
+        element_r = max(element_r, float((r_error / weight).max()))
+        rows.append(torch.stack([item.square().sum(dim=1) for item in (c_error, r_error, y_size)]))
+    squares = torch.cat(rows, dim=1)
+    c_rows, r_rows, y_rows = squares.sqrt()
+    c_all, r_all, y_all = squares.sum(dim=1).sqrt().tolist()
+    absolute = floors.absolute * math.sqrt(tile)
+    tile_allowed = torch.maximum(tolerance.ratio * r_rows, floors.norm * y_rows + absolute)
+    whole_allowed = max(tolerance.ratio * r_all, floors.norm * y_all + absolute * math.sqrt(len(y_rows)))
+    element_allowed = max(tolerance.ratio * element_r, floors.element)
+    tile_ratio = float((c_rows / tile_allowed).max())
+    return _Measures(c_all / whole_allowed, tile_ratio, element_c / element_allowed, tile_allowed, element_allowed)
+
+
+def _special_mismatch(index: int, c: torch.Tensor, y: torch.Tensor, tile: int) -> Wrongness | None:
+    for c_part, y_part in tiles(tile, c, y, device=y.device):
+        if not bool(special_mask(c_part, y_part, c.dtype).all()):
+            return Wrongness(index, c, y, tile, Measure.SPECIAL, math.inf, "NaN or infinity")
+    return None
+
+
+def _compare_integers(index: int, c: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> Verdict | Wrongness:
+    tile = tile_size(y)
+    wrong, largest = 0, 0.0
+    for c_part, y_part in tiles(tile, c, y, device=y.device, overlap=False, dtype=torch.int64):
+        # Differences of extreme int64 values overflow; in float64 they are merely large.
+        difference = torch.where(c_part == y_part, 0.0, (c_part.double() - y_part.double()).abs().clamp(min=1.0))
+        wrong += int((difference > 0).sum())
+        largest = max(largest, float(difference.max()))
+    if wrong == 0:
+        return Verdict(0.0, f"output {index}: exact")
+    allowed = max(1, int(tolerance.integer_share * c.numel())) if tolerance.integer_slack else 0
+    ratio = max(largest / tolerance.integer_slack, wrong / allowed) if allowed else math.inf
+    if ratio > 1:
+        place = "its integers" if largest > tolerance.integer_slack else "the number of integers that differ"
+        slack = tolerance.integer_slack if largest > tolerance.integer_slack else 0
+        return Wrongness(index, c, y, tile, Measure.INTEGER, ratio, place, element_allowed=float(slack))
+    return Verdict(ratio, f"output {index}: {wrong} of {c.numel()} integers differ, {allowed} may")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,34 @@
+"""Settings of an evaluator, in one typed place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How variants are evaluated.
+
+    Attributes:
+        target: ``backend:arch`` that kernels are compiled for; ``auto`` takes the GPU's own.
+        seed: Root of the input seeds and of tuning.
+        tune_trials: Configurations tried per variant and case in the quick tune (0: none but the declared one).
+        pairs: Timed A/B pairs of a contender.
+        verify_pairs: Pairs of an elite's verification.
+        trace_deadline_s, compile_deadline_s, run_deadline_s: Wall seconds per trace, kernel compilation, and checked or timed run.
+    """
+
+    target: str = "auto"
+    seed: int = 0
+    tune_trials: int = 6
+    pairs: int = 32
+    verify_pairs: int = 128
+    trace_deadline_s: float = 60.0
+    compile_deadline_s: float = 120.0
+    run_deadline_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.tune_trials < 0 or self.pairs < 4 or self.verify_pairs < self.pairs:
+            raise ValueError(
+                f"tune_trials ≥ 0 and verify_pairs ≥ pairs ≥ 4, given {self.tune_trials}, {self.verify_pairs}, {self.pairs}"
+            )

@@ -1,0 +1,103 @@
+"""Compiles recorded kernels in disposable processes and keeps what each needs: binary, launch metadata, resources."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evo.errors import WorkerDied
+from evo.records import Failure, Record, Stage, Status
+from evo.tracing.plan import Kernel, LaunchPlan
+from evo.tracing.sandbox import ForkServer, Limits
+from evo.tracing.targets import target_named
+
+CACHED_KERNELS = 512
+
+
+@dataclass(frozen=True)
+class Resources(Record):
+    """What one kernel occupies.
+
+    Attributes:
+        registers: Per thread.
+        spill_bytes: Local memory per thread.
+        shared_bytes: Static and dynamic, per block.
+        instructions: Static count by opcode (SASS or AMDGCN); empty where it was not asked for.
+    """
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    instructions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled kernel: cubin or hsaco, with Triton's launch metadata and the resources read from it."""
+
+    kernel_hash: str
+    data: bytes
+    metadata: Mapping[str, Any]
+    resources: Resources
+
+
+class Compiler:
+    """Owns one compiler fork server for a target, with a cache by kernel hash. Not thread-safe."""
+
+    def __init__(self, target: str, *, deadline_s: float = 120.0, sass: bool = False) -> None:
+        self.target = target_named(target)
+        self._deadline_s = deadline_s
+        self._sass = sass
+        limits = Limits(cpu_s=int(deadline_s) + 1, untrusted=False)
+        self._server = ForkServer("compile", limits, preload=("evo.tracing.compile_child", "triton.compiler"))
+        self._cache: OrderedDict[str, Binary | Failure] = OrderedDict()
+
+    def start(self) -> None:
+        """Starts the fork server ahead of need."""
+        self._server.start()
+
+    def compile_plan(self, plan: LaunchPlan) -> tuple[Binary, ...] | Failure:
+        """Binaries of all kernels of a plan, or the first failure. Never raises for a bad kernel."""
+        binaries = []
+        for kernel in plan.kernels:
+            binary = self.compile(kernel)
+            if isinstance(binary, Failure):
+                return binary
+            binaries.append(binary)
+        return tuple(binaries)
+
+    def compile(self, kernel: Kernel) -> Binary | Failure:
+        """One kernel; equal code is compiled once."""
+        key = kernel.kernel_hash
+        if key not in self._cache:
+            self._cache[key] = self._compile(kernel)
+            while len(self._cache) > CACHED_KERNELS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(key)
+        return self._cache[key]
+
+    def close(self) -> None:
+        """Ends the fork server."""
+        self._server.close()
+
+    def _compile(self, kernel: Kernel) -> Binary | Failure:
+        request = {"ttir": kernel.ttir, "options": dict(kernel.options), "target": self.target.key, "sass": self._sass}
+        try:
+            answer = self._server.call("evo.tracing.compile_child:compile_kernel", request, deadline_s=self._deadline_s)
+        except WorkerDied as error:
+            status = Status.TIMEOUT if error.reason == "deadline" else Status.COMPILE_ERROR
+            text = f"compiling {kernel.name} ended the compiler: {error.reason}"
+            return Failure(status, Stage.COMPILE, text, f"{status.value}:{error.reason}")
+        if "failure" in answer:
+            return Failure.from_json(answer["failure"])
+        try:
+            data = base64.b64decode(answer["binary"], validate=True)
+        except (binascii.Error, KeyError, TypeError) as error:
+            return Failure(
+                Status.COMPILE_ERROR, Stage.COMPILE, f"the compiler's answer is not valid: {error}", "compile_error:answer"
+            )
+        return Binary(kernel.kernel_hash, data, answer["metadata"], Resources.from_json(answer["resources"]))

@@ -1,0 +1,265 @@
+"""Runs functions in disposable child processes under limits, and says what the isolation covers.
+
+A `ForkServer` is one process with torch and triton already imported and no GPU. Every call forks a child that applies the limits
+below, runs one function of ours by dotted name on plain JSON data, answers through a pipe and ends. The server and its caller
+exchange JSON only, so nothing a child makes is ever unpickled.
+
+What a child of an untrusted role cannot do: read the environment of the caller (it gets a fresh one without secrets), open network
+sockets that lead anywhere (own network namespace where the kernel allows it), gain privileges, write big files, use more than
+its memory, CPU seconds, processes or open files, outlive its caller or its deadline, or answer with more than `max_reply_bytes`.
+What is not covered: reading world-readable files, side channels, kernel bugs; where we are not root and user namespaces are
+off, the network. `abilities` reports what this machine offers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evo.errors import WorkerDied
+
+NOBODY = 65534
+CLONE_NEWNET = 0x40000000
+CLONE_NEWUSER = 0x10000000
+PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TZ")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one child may use.
+
+    Attributes:
+        memory_bytes: Address space beyond what the server already maps.
+        cpu_s: CPU seconds.
+        file_bytes: Largest file it may write.
+        open_files, processes: Counts; `processes` applies where the child runs as a user of its own.
+        max_reply_bytes: Longest answer.
+        untrusted: Runs candidate code: drop privileges and network. False for our own code on hostile data (the compiler).
+    """
+
+    memory_bytes: int = 8 << 30
+    cpu_s: int = 120
+    file_bytes: int = 512 << 20
+    open_files: int = 256
+    processes: int = 64
+    max_reply_bytes: int = 64 << 20
+    untrusted: bool = True
+
+
+def apply_limits(limits: Limits) -> None:
+    """Called in a fresh child before it runs anything; irreversible. What the kernel refuses is left out (see `abilities`)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if limits.untrusted:
+        if os.geteuid() == 0:
+            libc.unshare(CLONE_NEWNET)
+        else:
+            libc.unshare(CLONE_NEWUSER | CLONE_NEWNET)
+    _limit(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
+    _limit(resource.RLIMIT_CPU, limits.cpu_s)
+    _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
+    _limit(resource.RLIMIT_NOFILE, limits.open_files)
+    _limit(resource.RLIMIT_CORE, 0)
+    if limits.untrusted and os.geteuid() == 0 and packages_readable_by_others():
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
+        _limit(resource.RLIMIT_NPROC, limits.processes)
+
+
+def packages_readable_by_others() -> bool:
+    """Whether an unprivileged user can import what we import (a checkout or interpreter under a private home cannot be)."""
+    for place in {sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[2])}:
+        path = Path(place)
+        for folder in (path, *path.parents):
+            if not folder.stat().st_mode & 0o001:
+                return False
+    return True
+
+
+def abilities() -> dict[str, bool]:
+    """What this machine lets a sandbox do, measured in a forked child (for `triton-evolve doctor`)."""
+    return {
+        "own network namespace": _child_can(
+            lambda libc: libc.unshare(CLONE_NEWNET | (0 if os.geteuid() == 0 else CLONE_NEWUSER)) == 0
+        ),
+        "no new privileges": _child_can(lambda libc: libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0),
+        "unprivileged user": os.geteuid() != 0 or packages_readable_by_others(),
+    }
+
+
+class ForkServer:
+    """A warm process that runs functions in forked, limited children. Not thread-safe: one call at a time.
+
+    Args:
+        role: Name for messages, e.g. ``trace``.
+        limits: For every child.
+        preload: Modules the server imports before the first call.
+        environment: Set in the server besides a few harmless variables of ours (see `KEPT_ENVIRONMENT`).
+    """
+
+    def __init__(
+        self,
+        role: str,
+        limits: Limits,
+        *,
+        preload: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.role = role
+        self._limits = limits
+        self._preload = preload
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._home: Path | None = None
+
+    def call(
+        self, function: str, request: Mapping[str, Any], *, deadline_s: float, scratch: Path | None = None
+    ) -> dict[str, Any]:
+        """Runs ``module:function`` of ours on `request` in a fresh child.
+
+        Args:
+            function: Dotted module, colon, function name; the function takes and returns a JSON dict.
+            request: Plain JSON values.
+            deadline_s: Wall seconds, after which the child is killed.
+            scratch: The child's working folder; a private one that is removed afterwards if None.
+
+        Returns:
+            What the function returned: data of a possibly hostile process, to be validated.
+
+        Raises:
+            WorkerDied: Deadline, signal, exit or an oversized answer. The server itself stays usable.
+        """
+        message = {
+            "function": function,
+            "request": request,
+            "deadline_s": deadline_s,
+            "scratch": None if scratch is None else str(scratch),
+        }
+        connection = self._ensure()
+        try:
+            send_message(connection, message)
+            reply = receive_message(connection)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise WorkerDied(self.role, f"the fork server ended ({error})") from error
+        if "died" in reply:
+            raise WorkerDied(self.role, str(reply["died"]))
+        payload = reply.get("payload")
+        if not isinstance(payload, dict):
+            raise WorkerDied(self.role, "malformed answer")
+        return payload
+
+    def start(self) -> None:
+        """Starts the server ahead of the first call. Idempotent."""
+        self._ensure()
+
+    def close(self) -> None:
+        """Ends the server and its child. Idempotent."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._home is not None:
+            shutil.rmtree(self._home, ignore_errors=True)
+        self._process = self._socket = self._home = None
+
+    def _ensure(self) -> socket.socket:
+        if self._socket is not None and self._process is not None and self._process.poll() is None:
+            return self._socket
+        self.close()
+        ours, theirs = socket.socketpair()
+        self._home = Path(tempfile.mkdtemp(prefix=f"triton-evolve-{self.role}-"))
+        self._home.chmod(0o711)
+        environment = {key: os.environ[key] for key in KEPT_ENVIRONMENT if key in os.environ}
+        environment |= {"HOME": str(self._home), "TMPDIR": str(self._home), "TRITON_CACHE_DIR": str(self._home / "triton")}
+        environment |= {
+            "TRITON_EVOLVE_ROLE": self.role,
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        environment |= {"TRITON_DEFAULT_FP_FUSION": os.environ.get("TRITON_DEFAULT_FP_FUSION", "1")} | self._environment
+        search_path = os.pathsep.join(entry for entry in sys.path if entry)
+        environment["PYTHONPATH"] = search_path
+        settings = {"limits": vars(self._limits), "preload": self._preload, "home": str(self._home)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "evo.tracing.forkserver", str(theirs.fileno()), json.dumps(settings)],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=None if os.environ.get("TRITON_EVOLVE_DEBUG") else subprocess.DEVNULL,
+            env=environment,
+            cwd=self._home,
+        )
+        theirs.close()
+        self._socket = ours
+        return ours
+
+
+def send_message(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    """Sends one length-prefixed JSON message."""
+    data = json.dumps(message).encode()
+    connection.sendall(len(data).to_bytes(8, "little") + data)
+
+
+def receive_message(connection: socket.socket) -> dict[str, Any]:
+    """Receives one message of `send_message`.
+
+    Raises:
+        EOFError: The other side closed.
+    """
+    size = int.from_bytes(_receive(connection, 8), "little")
+    message: dict[str, Any] = json.loads(_receive(connection, size))
+    return message
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0:
+        part = connection.recv(min(size, 1 << 20))
+        if not part:
+            raise EOFError("closed")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _limit(which: int, value: int) -> None:
+    hard = resource.getrlimit(which)[1]
+    with contextlib.suppress(ValueError, OSError):  # a lower hard limit is already in force
+        resource.setrlimit(which, (value, value) if hard == resource.RLIM_INFINITY or value <= hard else (hard, hard))
+
+
+def _mapped_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def _child_can(action: Any) -> bool:
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if action(ctypes.CDLL(None)) else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

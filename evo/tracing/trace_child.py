@@ -1,0 +1,286 @@
+"""What the sandboxed tracer child runs: imports a candidate module, calls its entry on fakes, answers with a plan or a failure."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.compiler
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.compiler.errors import CompilationError
+from triton.runtime.autotuner import Autotuner
+
+from evo.tracing.facade import CudaFacade, fake_cuda
+from evo.tracing.plan import OPTION_TYPES, Kernel, LaunchPlan
+from evo.tracing.pruning import keep_needed
+from evo.tracing.recorder import Recording, RecordingMode, Refused, Untraceable, fake_tensor
+from evo.tracing.targets import TARGETS
+
+SOURCE_NAME = "kernel.py"
+
+
+def trace(request: dict[str, Any]) -> dict[str, Any]:
+    """Traces one variant on one case.
+
+    Args:
+        request: ``source``, ``entry``, ``form``, ``configuration``, ``arguments`` (TensorSpec in JSON form with strides resolved, or
+            plain values), ``parameters``, ``init_arguments``, ``backward``, ``target``, ``seed``.
+
+    Returns:
+        ``{"plan": …}`` or ``{"failure": {"status", "stage", "message", "signature"}}``.
+    """
+    recording = Recording(request["target"], triton.__version__, int(request["seed"]))
+    random.seed(request["seed"])
+    np.random.seed(request["seed"] % 2**32)  # noqa: NPY002  the candidate's own global state, made different in the second trace
+    torch.manual_seed(request["seed"])
+    try:
+        with fake_cuda(recording, TARGETS[request["target"]]), _recorded_launches(recording, request["configuration"]):
+            module = load_module(request["source"], request["configuration"])
+            return {"plan": _run(module, request, recording).to_json()}
+    except BaseException as error:
+        return {"failure": describe(error)}
+
+
+def load_module(source: str, configuration: Mapping[str, Any]) -> ModuleType:
+    """Imports candidate source from a file in the working folder (Triton reads sources back) and sets its `CONFIG`.
+
+    Raises:
+        Refused: The source has no such knob.
+    """
+    path = Path(SOURCE_NAME)
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("kernel", path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["kernel"] = module
+    spec.loader.exec_module(module)
+    knobs = {key: value for key, value in configuration.items() if not key.startswith("autotune:")}
+    if knobs:
+        declared = getattr(module, "CONFIG", None)
+        if not isinstance(declared, dict) or not set(knobs) <= set(declared):
+            raise Refused(f"the configuration sets {', '.join(knobs)}, which the module's CONFIG does not declare")
+        declared.update(knobs)
+    return module
+
+
+def describe(error: BaseException) -> dict[str, str]:
+    """A failure record in JSON form for an exception of candidate code."""
+    text = str(error).strip() or type(error).__name__
+    line = _candidate_line(error)
+    if isinstance(error, Refused):
+        status, stage = "rejected", "trace"
+    elif isinstance(error, Untraceable) or type(error).__name__ in (
+        "DataDependentOutputException",
+        "DynamicOutputShapeException",
+    ):
+        status, stage = "untraceable", "trace"
+        text = f"the wrapper needs a value on the host: {text}"
+    elif isinstance(error, CompilationError):
+        status, stage = "compile_error", "compile"
+    else:
+        status, stage = "trace_error", "trace"
+        text = f"{type(error).__name__}: {text}"
+    message = f"{text}\n  at line {line}" if line and status != "compile_error" else text
+    signature = f"{status}:{type(error).__name__}:" + re.sub(r"[\d'\"`]+|0x[0-9a-f]+", "#", text.splitlines()[-1])[:120]
+    return {"status": status, "stage": stage, "message": message[:8000], "signature": signature}
+
+
+def _candidate_line(error: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(SOURCE_NAME)]
+    return f"{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+
+
+def _run(module: ModuleType, request: dict[str, Any], recording: Recording) -> LaunchPlan:
+    entry = getattr(module, request["entry"], None)
+    if entry is None:
+        raise Refused(f"the module does not define {request['entry']}")
+    mode = FakeTensorMode(allow_non_fake_inputs=False)
+    arguments = [fake_tensor(item, mode) if isinstance(item, dict) else item for item in request["arguments"]]
+    parameters = {name: fake_tensor(spec, mode) for name, spec in request["parameters"].items()}
+    for position, argument in enumerate(arguments):
+        if isinstance(argument, torch.Tensor):
+            recording.supply("argument", position, argument)
+    for name, parameter in parameters.items():
+        recording.supply("parameter", name, parameter)
+    facade = CudaFacade(host_allowed=True)
+    with mode, RecordingMode(recording), facade:
+        call = _callable(entry, request, parameters)
+        facade.host_allowed = False
+        gradients_of = [item for item in arguments if isinstance(item, torch.Tensor) and item.requires_grad]
+        _call(call, arguments, gradients_of if request["backward"] else [], recording, ("prepare", "prepare"))
+        outputs, gradients = _call(
+            call, arguments, gradients_of if request["backward"] else [], recording, ("forward", "backward")
+        )
+    return keep_needed(recording.plan(outputs, gradients))
+
+
+def _callable(entry: Any, request: dict[str, Any], parameters: dict[str, torch.Tensor]) -> Callable[..., Any]:
+    if request["form"] == "function":
+        return entry  # type: ignore[no-any-return]
+    module = entry(*request["init_arguments"])
+    module.load_state_dict(parameters, strict=True, assign=True)
+    module.requires_grad_(False)
+    if hasattr(module, "prepare"):
+        module.prepare()
+    return module  # type: ignore[no-any-return]
+
+
+def _call(
+    call: Callable[..., Any],
+    arguments: list[Any],
+    wanted: list[torch.Tensor],
+    recording: Recording,
+    phases: tuple[str, str],
+) -> tuple[Any, tuple[int | None, ...]]:
+    recording.phase = phases[0]
+    with torch.set_grad_enabled(bool(wanted)):
+        result = call(*arguments)
+    outputs = recording.encode(result)
+    if not wanted:
+        return outputs, ()
+    tensors = [item for item in (result if isinstance(result, tuple | list) else (result,)) if isinstance(item, torch.Tensor)]
+    differentiable = [item for item in tensors if item.requires_grad]
+    seeds = []
+    for index, item in enumerate(tensors):
+        if item.requires_grad:
+            recording.phase = "sources"
+            recording.steps.setdefault("sources", [])
+            seed = torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device="cuda")
+            if phases[0] == "forward":
+                recording.supply("gradient", index, seed)
+            seeds.append(seed)
+    recording.steps.pop("sources", None)
+    recording.phase = phases[1]
+    gradients = torch.autograd.grad(differentiable, wanted, seeds, allow_unused=True)
+    return outputs, tuple(None if item is None else recording.value(item) for item in gradients)
+
+
+@contextmanager
+def _recorded_launches(recording: Recording, configuration: Mapping[str, Any]) -> Iterator[None]:
+    """Replaces compilation by TTIR and launch by a record, and autotuning by the configuration's choice."""
+
+    def run_autotuned(self: Autotuner, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        pruned = self.prune_configs(kwargs)
+        name = self.base_fn.__name__
+        recording.choices[name] = len(pruned)
+        config = pruned[int(configuration.get(f"autotune:{name}", 0)) % len(pruned)]
+        self.best_config = config
+        if config.pre_hook is not None:
+            config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
+        result = self.fn.run(*args, **kwargs, **config.all_kwargs())
+        self.nargs = None
+        return result
+
+    def compile_to_ttir(src: Any, target: Any = None, options: Any = None, _env_vars: Any = None) -> TracedKernel:
+        return TracedKernel(recording, ttir_of(src, target, options))
+
+    with ExitStack() as stack:
+        stack.callback(setattr, triton.compiler, "compile", triton.compiler.compile)
+        stack.callback(setattr, Autotuner, "run", Autotuner.run)
+        triton.compiler.compile = compile_to_ttir
+        Autotuner.run = run_autotuned
+        yield
+
+
+def ttir_of(src: Any, target: Any, options: Mapping[str, Any] | None) -> Kernel:
+    """Runs Triton's front end and its TTIR passes, and no further.
+
+    Raises:
+        CompilationError: The front end's own, with the source line.
+        Refused: The kernel is not Triton (Gluon) or asks for options that a plan may not carry.
+    """
+    from triton._C.libtriton import ir
+
+    backend = triton.compiler.make_backend(target)
+    parsed = backend.parse_options(dict(options or {}, **src.parse_options()))
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    module = src.make_ir(target, parsed, backend.get_codegen_implementation(parsed), backend.get_module_map(), context)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, parsed, src.language)
+    if "ttir" not in stages:
+        raise Refused("only Triton kernels can be traced, not Gluon ones")
+    module = stages["ttir"](module, {"target": target, **parsed.__dict__})
+    kept = {key: value for key, value in parsed.__dict__.items() if key in OPTION_TYPES}
+    signature = tuple((str(name), _tupled(kind)) for name, kind in src.signature.items())
+    return Kernel(module.get_entry_func_name(), module.str_nodebug(), signature, kept)
+
+
+class TracedKernel:
+    """Stands where Triton expects a CompiledKernel; launching it records."""
+
+    function = 0
+    packed_metadata = ()
+
+    def __init__(self, recording: Recording, kernel: Kernel) -> None:
+        self._recording = recording
+        self._kernel = kernel
+        self.n_regs = self.n_spills = 0
+
+    def launch_metadata(self, grid: Any, stream: Any, *args: Any) -> None:
+        """Nothing is profiled here."""
+
+    def run(self, x: int, y: int, z: int, *rest: Any) -> None:
+        """Records the launch; `rest` is stream, function, metadata, two hooks and then the bound arguments."""
+        count = len(self._kernel.signature)
+        self._recording.launch(self._kernel, (x, y, z), rest[len(rest) - count :])
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *args: self._recording.launch(self._kernel, grid, args)
+
+
+def _tupled(kind: Any) -> Any:
+    return tuple(_tupled(item) for item in kind) if isinstance(kind, tuple | list) else str(kind)
+
+
+_WARM_UP = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def kernel(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.sum(tl.exp(tl.load(x + at, mask=at < n, other=0.0)), axis=0)
+    for start in range(0, n, BLOCK):
+        tl.store(y + at, tl.where(at < n, total, 0.0).to(y.dtype.element_ty), mask=at < n)
+
+def entry(x):
+    y = torch.empty_like(x)
+    kernel[(triton.cdiv(x.numel(), 64),)](x, y.view(-1), x.numel(), BLOCK=64, num_warps=1)
+    return y
+"""
+
+
+def warm_up() -> None:
+    """Traces a small module in the fork server, so that what torch and Triton import or build lazily is there for every child."""
+    torch.set_num_threads(1)
+    spec = {"shape": [128], "dtype": "float32", "strides": [1], "offset": 0}
+    request = {
+        "source": _WARM_UP,
+        "entry": "entry",
+        "form": "function",
+        "configuration": {},
+        "arguments": [spec],
+        "parameters": {},
+    }
+    answer = trace({**request, "init_arguments": [], "backward": False, "target": "cuda:90", "seed": 0})
+    if "plan" not in answer:
+        raise RuntimeError(f"the tracer cannot trace a plain kernel: {answer}")
+
+
+if os.environ.get("TRITON_EVOLVE_ROLE") == "trace":
+    warm_up()

@@ -4,9 +4,12 @@ What every backend promises (and `population_store.testing.StoreContract` checks
 
 * **Atomic.** `record` commits all its entries and the new `Spent`, or none.
 * **Durable.** When `record` returns, `kill -9` loses nothing of it.
-* **Once.** A request, an outcome and an evaluation (per request and purpose) are recorded once; a second one is ignored and reported
-  by the return value, whoever sends it.
-* **Ordered.** Entries get increasing sequence numbers; `journal` yields them in that order, so that a run can be replayed exactly.
+* **Once.** A request, an outcome and an evaluation (per request and purpose) are recorded once; a second one is ignored and
+  reported by the return value, whoever sends it.
+* **Whole.** An outcome belongs to a recorded request of its variant's task, an evaluation to its request's recorded variant; any
+  other raises ValueError and nothing of that call is recorded.
+* **Ordered.** Entries get increasing sequence numbers; `journal` yields them in that order, equal to what was recorded, so that a
+  run can be replayed exactly.
 * **One owner.** `open(..., write=True)` takes ownership of the store for this process until `close` or its death; a second writer
   gets StoreInUseError. Readers never wait for the writer, nor it for them.
 * **Versioned.** A newer schema raises StoreVersionError; an older one is migrated on opening for writing.
@@ -140,11 +143,15 @@ class PopulationStore(ABC):
 
     @abstractmethod
     def ranking(self, task: str, limit: int | None = None) -> tuple[Ranked, ...]:
-        """PASSED variants of a task, best fitness first (verified fitness where there is one), one row per variant."""
+        """PASSED variants of a task, best fitness first (verified fitness where there is one), one row per variant.
+
+        The newest verdict of a purpose counts, and a DUPLICATE is none: its variant was judged under another request. A variant
+        whose verification did not pass is not ranked. Equal fitness: the one evaluated first is first.
+        """
 
     @abstractmethod
     def counts(self) -> dict[str, dict[str, int]]:
-        """Task → status value (or ``no_proposal``, ``pending``) → how many requests."""
+        """Task → status value of the search evaluation (or ``no_proposal``, ``pending``) → how many requests."""
 
     @abstractmethod
     def events(self) -> tuple[Event, ...]:

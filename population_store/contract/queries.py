@@ -1,0 +1,56 @@
+"""Contract: the answers to what status, ranking and export ask."""
+
+# ruff: noqa: D102  (the name of each test is its promise)
+
+from __future__ import annotations
+
+from evo.records import Spent, Status
+from population_store.base import PopulationStore
+from population_store.contract import samples
+from population_store.contract.fixtures import StoreFixtures
+
+
+class QueryContract(StoreFixtures):
+    """Rankings, counts and events agree with the journal."""
+
+    def test_the_ranking_prefers_the_verified_fitness(self, store: PopulationStore) -> None:
+        for number, fitness in enumerate((1.1, 3.0, 2.0, 1.1)):
+            store.record(samples.history(number, fitness=fitness), Spent())
+        store.record([samples.request(4), samples.outcome(4), samples.searched(4, samples.failed(4))], Spent())
+        assert [row.number for row in store.ranking("softmax")] == [1, 2, 0, 3]
+        store.record([samples.verified(1, samples.passed(1, 1.5))], Spent())
+        top = store.ranking("softmax", limit=2)
+        assert [row.number for row in top] == [2, 1]
+        assert (top[0].verify, top[1].verify) == (None, samples.passed(1, 1.5))
+        assert (top[1].request, top[1].variant, top[1].strategy) == (samples.request(1), samples.variant(1), "widen 1")
+        assert top[1].search == samples.passed(1, 3.0)
+        assert store.ranking("gemm") == ()
+
+    def test_a_variant_that_fails_its_verification_is_not_ranked(self, store: PopulationStore) -> None:
+        store.record([*samples.history(0), samples.verified(0, samples.failed(0)), *samples.history(1)], Spent())
+        assert [row.number for row in store.ranking("softmax")] == [1]
+
+    def test_a_variant_proposed_twice_is_one_row(self, store: PopulationStore) -> None:
+        twin, elder = samples.request(1), samples.variant(0)
+        duplicate = samples.failed(1, Status.DUPLICATE, of=elder)
+        store.record([*samples.history(0), twin, samples.outcome(1, of=elder), samples.searched(1, duplicate)], Spent())
+        assert [(row.number, row.variant) for row in store.ranking("softmax")] == [(0, elder)]
+        better = samples.passed(2, 1.9, of=elder)
+        store.record([samples.request(2), samples.outcome(2, of=elder), samples.searched(2, better)], Spent())
+        assert [(row.number, row.search) for row in store.ranking("softmax")] == [(2, better)]
+        assert store.counts() == {"softmax": {"duplicate": 1, "passed": 2}}
+
+    def test_counts_follow_a_request_through_its_life(self, store: PopulationStore) -> None:
+        store.record([samples.request(0), samples.request(1), samples.request(2, task="gemm")], Spent())
+        assert store.counts() == {"softmax": {"pending": 2}, "gemm": {"pending": 1}}
+        store.record([samples.outcome(0), samples.no_proposal(1)], Spent())
+        assert store.counts() == {"softmax": {"pending": 1, "no_proposal": 1}, "gemm": {"pending": 1}}
+        store.record([samples.verified(0, samples.passed(0, 1.0))], Spent())
+        assert store.counts()["softmax"] == {"pending": 1, "no_proposal": 1}
+        store.record([samples.searched(0, samples.failed(0, Status.TIMEOUT))], Spent())
+        assert store.counts()["softmax"] == {"timeout": 1, "no_proposal": 1}
+
+    def test_events_are_kept_every_time(self, store: PopulationStore) -> None:
+        assert store.record([samples.event(0), samples.event(0)], Spent()) == (True, True)
+        store.record([samples.request(0), samples.event(4)], Spent())
+        assert store.events() == (samples.event(0), samples.event(0), samples.event(4))

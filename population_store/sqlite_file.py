@@ -30,13 +30,16 @@ def path_of(url: str) -> Path:
         StoreError: Another kind of URL, or one without a file.
     """
     match = _URL.fullmatch(url)
-    name = url if match is None else match["rest"].removeprefix("/")
-    if (match is not None and match["scheme"].lower() not in ("sqlite", "sqlite+pysqlite")) or not name or "?" in name[-1:]:
-        raise StoreError("population store", given=url, allowed="path/to/file.sqlite or sqlite:///path/to/file.sqlite")
+    name = url
+    if match is not None:
+        known = match["scheme"].lower() in ("sqlite", "sqlite+pysqlite") and match["rest"].startswith("/") and "?" not in url
+        name = match["rest"][1:] if known else ""
+    if not name:
+        raise StoreError("population store", given=url, allowed=["path/to/file.sqlite", "sqlite:///path/to/file.sqlite"])
     return Path(os.path.realpath(Path(name).expanduser()))
 
 
-def writing_engine(path: Path, *, journal_mode: str = "WAL") -> Engine:
+def writing_engine(path: Path, *, journal_mode: str = "WAL", busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engine:
     """An engine whose transactions take the write lock at once.
 
     Write-ahead logging, because readers then never wait for the writer nor it for them. ``synchronous=FULL``: for `kill -9` alone
@@ -51,7 +54,7 @@ def writing_engine(path: Path, *, journal_mode: str = "WAL") -> Engine:
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
 
-    return _engine(f"file:{quote(str(path))}?mode=rwc", "BEGIN IMMEDIATE", prepare)
+    return _engine(f"file:{quote(str(path))}?mode=rwc", "BEGIN IMMEDIATE", busy_timeout_s, prepare)
 
 
 def reading_engine(path: Path) -> Engine:
@@ -59,13 +62,13 @@ def reading_engine(path: Path) -> Engine:
     mode = "mode=ro"
     if not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
         mode += "&immutable=1"  # SQLite would want to create its shared-memory file; nobody can be writing here
-    return _engine(f"file:{quote(str(path))}?{mode}", "BEGIN", lambda connection: None)
+    return _engine(f"file:{quote(str(path))}?{mode}", "BEGIN", BUSY_TIMEOUT_S, lambda connection: None)
 
 
-def _engine(uri: str, begin: str, prepare: Callable[[sqlite3.Connection], None]) -> Engine:
+def _engine(uri: str, begin: str, busy_timeout_s: float, prepare: Callable[[sqlite3.Connection], None]) -> Engine:
     def connect() -> sqlite3.Connection:
         # Transactions are begun below; the pool hands a connection to one thread at a time.
-        connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
         try:
             prepare(connection)
         except BaseException:

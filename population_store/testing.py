@@ -7,20 +7,17 @@
             return lambda: f"my://{tmp_path}/{next(numbers)}"
 
 Needs pytest and hypothesis. Stores are opened by `population_store.opening.open_store`, here and in other processes, so the
-backend has to be installed or built in.
+backend has to be installed or built in. ``pytest.register_assert_rewrite("population_store.contract")`` in a conftest, before anything
+imports it, makes failures say more.
 """
 
 from __future__ import annotations
 
-import pytest
-
-pytest.register_assert_rewrite("population_store.contract")
-
-from population_store.contract.fixtures import NewUrl  # noqa: E402  (after the registration, which is for this import)
-from population_store.contract.opening import OpeningContract  # noqa: E402
-from population_store.contract.ownership import OwnershipContract  # noqa: E402
-from population_store.contract.queries import QueryContract  # noqa: E402
-from population_store.contract.recording import RecordingContract  # noqa: E402
+from population_store.contract.fixtures import NewUrl
+from population_store.contract.opening import OpeningContract
+from population_store.contract.ownership import OwnershipContract
+from population_store.contract.queries import QueryContract
+from population_store.contract.recording import RecordingContract
 
 __all__ = ["NewUrl", "StoreContract"]
 

@@ -122,11 +122,14 @@ class OwnershipContract(StoreFixtures):
         for _ in range(self.kills):
             acknowledged = _write_and_kill(url, recorded, chance)
             begin = time.monotonic()
+            with open_store(url) as reader:  # before any owner could mend something
+                seen = len(list(reader.journal()))
             with open_store(url, write=True) as survivor:
                 assert time.monotonic() - begin < 5
                 entries = [entry for _, entry in survivor.journal()]
                 recorded, rest = divmod(len(entries), 4)
                 assert rest == 0, "a batch is there in part"
+                assert len(entries) == seen
                 assert recorded >= acknowledged
                 numbers = range(recorded)
                 assert entries == [entry for number in numbers for entry in (*samples.history(number), samples.event(number))]

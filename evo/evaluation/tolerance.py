@@ -176,10 +176,12 @@ def _compare_integers(index: int, c: torch.Tensor, y: torch.Tensor, tolerance: T
     if wrong == 0:
         return Verdict(0.0, f"output {index}: exact")
     allowed = max(1, int(tolerance.integer_share * c.numel())) if tolerance.integer_slack else 0
-    ratio = max(largest / tolerance.integer_slack, wrong / allowed) if allowed else math.inf
+    # Within the slack only the share counts: a single difference of one would otherwise always stand at the limit.
+    beyond = largest > tolerance.integer_slack
+    ratio = math.inf if not allowed else largest / tolerance.integer_slack if beyond else wrong / allowed
     if ratio > 1:
-        place = "its integers" if largest > tolerance.integer_slack else "the number of integers that differ"
-        slack = tolerance.integer_slack if largest > tolerance.integer_slack else 0
+        place = "its integers" if beyond else "the number of integers that differ"
+        slack = tolerance.integer_slack if beyond else 0
         return Wrongness(index, c, y, tile, Measure.INTEGER, ratio, place, element_allowed=float(slack))
     return Verdict(ratio, f"output {index}: {wrong} of {c.numel()} integers differ, {allowed} may")
 

@@ -80,7 +80,7 @@ def softmax64(x: torch.Tensor) -> torch.Tensor:
 def online_softmax(x: torch.Tensor, block: int) -> torch.Tensor:
     highest = torch.full((x.shape[0], 1), float("-inf"))
     total = torch.zeros(x.shape[0], 1)
-    for part in x.split(block, dim=1):
+    for part in torch.split(x, block, dim=1):
         new = torch.maximum(highest, part.amax(dim=1, keepdim=True))
         total = total * torch.exp(highest - new) + torch.exp(part - new).sum(dim=1, keepdim=True)
         highest = new
@@ -95,7 +95,7 @@ def test_online_softmax_passes_on_long_and_short_rows() -> None:
 
 def test_zeros_fail_on_a_softmax_over_393216_columns() -> None:
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        x = normal(2, 393_216, dtype=dtype)
+        x = normal(1, 393_216, dtype=dtype)
         reference = torch.softmax(x, -1)
         right(check(online_softmax(x.float(), 4096).to(dtype), softmax64(x), reference, 393_216))
         assert "is zero" in wrong(check(torch.zeros_like(reference), softmax64(x), reference, 393_216), "zeros")
@@ -210,7 +210,7 @@ def test_integers_are_exact_unless_the_task_allows_slack() -> None:
     off[0, :4] += 1
     wrong(check(off, levels, levels, 1), "integers")
     slack = Tolerance(integer_slack=1, integer_share=0.005)
-    assert right(check(off, levels, levels, 1, slack)) == 1.0
+    assert right(check(off, levels, levels, 1, slack)) == 0.8
     off[1, :2] -= 1
     wrong(check(off, levels, levels, 1, slack), "integers")
     far = levels.clone()

@@ -1,0 +1,63 @@
+"""Counts what a run has used and says which limit is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from evo.records import Exchange, Spent
+from evo.search.settings import Budget
+
+
+class Meter:
+    """Adds up what is used, over all sessions of a run.
+
+    Args:
+        budget: The limits.
+        clock: Monotonic seconds; only differences matter.
+    """
+
+    def __init__(self, budget: Budget, clock: Callable[[], float]) -> None:
+        self.budget = budget
+        self.evaluations = 0
+        self.proposals = 0
+        self.gpu_s = 0.0
+        self.dollars = 0.0
+        self._clock = clock
+        self._opened = clock()
+        self._earlier_wall_s = 0.0
+
+    def resume(self, spent: Spent) -> None:
+        """Goes on from what earlier sessions used, where the replayed records do not tell it themselves."""
+        self._earlier_wall_s = spent.wall_s
+        self.gpu_s = max(self.gpu_s, spent.gpu_s)
+        self.dollars = max(self.dollars, spent.dollars)
+
+    def pay(self, exchanges: tuple[Exchange, ...]) -> None:
+        """Adds the price of exchanges with a language model."""
+        self.dollars += sum(exchange.usage.dollars for exchange in exchanges)
+
+    @property
+    def spent(self) -> Spent:
+        """What has been used by now."""
+        wall_s = self._earlier_wall_s + self._clock() - self._opened
+        return Spent(self.evaluations, self.proposals, wall_s, self.gpu_s, self.dollars)
+
+    @property
+    def exhausted(self) -> str | None:
+        """Which limit is reached, in words for a person, or None."""
+        spent, budget = self.spent, self.budget
+        if budget.evaluations is not None and spent.evaluations >= budget.evaluations:
+            return f"the budget of {budget.evaluations} evaluations is used"
+        if budget.dollars is not None and spent.dollars >= budget.dollars:
+            return f"the budget of {budget.dollars:g} dollars is used"
+        return self.time_is_up
+
+    @property
+    def time_is_up(self) -> str | None:
+        """Like `exhausted`, for those limits after which not even work at hand is begun: wall and GPU seconds."""
+        spent, budget = self.spent, self.budget
+        if budget.wall_s is not None and spent.wall_s >= budget.wall_s:
+            return f"the budget of {budget.wall_s:g} wall seconds is used"
+        if budget.gpu_s is not None and spent.gpu_s >= budget.gpu_s:
+            return f"the budget of {budget.gpu_s:g} GPU seconds is used"
+        return None

@@ -1,0 +1,113 @@
+"""Decides the next request of a task: island, lineage, kind of step, parents and operator; pure in state and number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from evo.records import Request
+from evo.search.islands import Island
+from evo.search.randomness import Draw, stream
+from evo.search.selection import Member
+from evo.search.setup import OperatorInfo
+from evo.search.state import TaskState
+from evo.search.traps import Lineage
+from operators.base import OperatorKind
+
+
+def choose(state: TaskState, number: int, seed: int, operators: Sequence[OperatorInfo]) -> Request | None:
+    """The request with that number, or None where no operator may make anything new of any variant there is."""
+    if state.baseline is None:
+        return None
+    rng = stream(seed, Draw.CHOICE, state.name, number)
+    kinds = _kinds(state, rng)
+    for island in sorted(state.islands, key=lambda item: (item.requests, item.index)):
+        for kind in kinds:
+            usable = [operator for operator in operators if operator.kind is kind]
+            request = _step(state, island, number, usable, kind, rng) if usable else None
+            if request is not None:
+                return request
+    return None
+
+
+def _kinds(state: TaskState, rng: np.random.Generator) -> tuple[OperatorKind, ...]:
+    """The kind of step drawn by its share, then the others to fall back on."""
+    draw, settings = rng.random(), state.settings
+    drawn = OperatorKind.MUTATION
+    if draw < settings.repair_share:
+        drawn = OperatorKind.REPAIR
+    elif draw < settings.repair_share + settings.crossover_share:
+        drawn = OperatorKind.CROSSOVER
+    fallback = (OperatorKind.MUTATION, OperatorKind.CROSSOVER, OperatorKind.REPAIR)
+    return (drawn, *(kind for kind in fallback if kind is not drawn))
+
+
+def _step(
+    state: TaskState, island: Island, number: int, usable: Sequence[OperatorInfo], kind: OperatorKind, rng: np.random.Generator
+) -> Request | None:
+    mains = _broken(state, island) if kind is OperatorKind.REPAIR else _fit(state, island, rng)
+    for main, lineage in mains:
+        found: dict[str, tuple[str, ...]] = {}
+        partners: dict[int, tuple[tuple[str, ...], ...]] = {}
+        for operator in usable:
+            if operator.arity not in partners:
+                partners[operator.arity] = tuple(_partners(state, island, main, operator.arity - 1, rng))
+            for others in partners[operator.arity]:
+                if state.exhaustion.is_open(operator.name, (main, *others)):
+                    found[operator.name] = (main, *others)
+                    break
+        if found:
+            name = state.bandit.choose(_unlike(lineage, sorted(found)), rng)
+            return Request(number, state.name, island.index, lineage.name, name, found[name])
+    return None
+
+
+def _unlike(lineage: Lineage, names: list[str]) -> list[str]:
+    """Until a restarted lineage has its first child, operators that its predecessor did not try, where there are any."""
+    if lineage.evaluated:
+        return names
+    return [name for name in names if name not in lineage.avoid] or names
+
+
+def _fit(state: TaskState, island: Island, rng: np.random.Generator) -> Iterator[tuple[str, Lineage]]:
+    """PASSED variants as main parents: one selected in a lineage drawn evenly, then all others, open lineages first."""
+    by_lineage: dict[str, list[Member]] = {}
+    for member in island.members.values():
+        by_lineage.setdefault(member.lineage, []).append(member)
+    open_ones = sorted(name for name in by_lineage if not island.lineages[name].abandoned)
+    if not by_lineage:
+        return
+    tried = ""
+    if open_ones:
+        name = open_ones[int(rng.integers(len(open_ones)))]
+        member = state.selection.pick(by_lineage[name], rng)
+        tried = member.variant_id
+        yield tried, island.lineages[name]
+    rest = sorted(island.members.values(), key=lambda item: (island.lineages[item.lineage].abandoned, *item.order))
+    for member in rest:
+        if member.variant_id != tried:
+            yield member.variant_id, island.lineages[member.lineage]
+
+
+def _broken(state: TaskState, island: Island) -> Iterator[tuple[str, Lineage]]:
+    """Failed variants that nobody is repairing, the furthest come first, of equals the newest."""
+    evaluating = (state.archive[variant_id].request for variant_id in state.awaiting.values())
+    busy = {request.parents[0] for request in (*state.proposing.values(), *evaluating) if request.parents}
+    for failed in sorted(island.failed.values(), key=lambda item: (-item.stage, -item.number)):
+        if failed.variant_id not in busy:
+            yield failed.variant_id, island.lineages[failed.lineage]
+
+
+def _partners(state: TaskState, island: Island, main: str, count: int, rng: np.random.Generator) -> Iterator[tuple[str, ...]]:
+    """Sets of further parents: led by one selected from the whole island, then by each other one, best first."""
+    if count == 0:
+        yield ()
+        return
+    others = [member for member in island.ranked() if member.variant_id != main]
+    if len(others) < count:
+        return
+    first = state.selection.pick(others, rng)
+    ordered = [first, *(member for member in others if member is not first)]
+    for place in range(len(ordered) - count + 1):
+        yield tuple(member.variant_id for member in ordered[place : place + count])

@@ -1,0 +1,301 @@
+"""The search as `ask` and `tell`: it decides and records, and never proposes or evaluates itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from evo.errors import TaskError
+from evo.evaluation.base import Effort
+from evo.records import Evaluation, Event, EventKind, NoProposal, Proposal, Spent, Stage, Status, Variant
+from evo.search.leases import Lease, LeaseBook
+from evo.search.ledger import Ledger
+from evo.search.progress import Progress, progress_of
+from evo.search.schedule import Schedule
+from evo.search.settings import Budget, SearchSettings
+from evo.search.setup import OperatorInfo, TaskSetup
+from evo.search.work import ProposalWork, proposal_work, search_item, to_verify, verify_item
+from operators.base import Parent
+from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
+
+__all__ = ["Engine", "OperatorInfo", "ProposalWork", "TaskSetup"]
+
+
+class Engine:
+    """An asynchronous island search over one or more tasks; there are no generations to wait for.
+
+    Whoever drives it asks for proposals and evaluations to make, makes them anywhere in any order, and tells what came of them.
+    Equal seed and equal order of tells give equal decisions. Made on the store of an earlier session, it goes on where that
+    one was, since its state is a function of the journal: what was recorded is never done again, what was not recorded is handed
+    out again. Not thread-safe; it belongs to the one process that owns the store.
+
+    Args:
+        seed: Of all randomness.
+        settings: How the search decides.
+        budget: When it ends.
+        tasks: At least one, with differing names.
+        operators: At least one; the engine only names them.
+        store: Open for writing, by this process.
+        clock: Monotonic seconds, for leases and the wall budget only.
+
+    Raises:
+        StoreError: The store's journal is of other tasks or of other settings.
+        ValueError: No task or operator, or two of one name.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        settings: SearchSettings,
+        budget: Budget,
+        tasks: Sequence[TaskSetup],
+        operators: Sequence[OperatorInfo],
+        store: PopulationStore,
+        clock: Callable[[], float],
+    ) -> None:
+        if not tasks or not operators:
+            raise ValueError("a search needs at least one task and one operator")
+        self._operators = {operator.name: operator for operator in operators}
+        if len(self._operators) != len(operators):
+            raise ValueError(f"operators must differ in name, given {', '.join(operator.name for operator in operators)}")
+        self._settings = settings
+        self._ledger = Ledger(
+            seed=seed, settings=settings, budget=budget, tasks=tasks, operators=operators, store=store, clock=clock
+        )
+        self._book = LeaseBook(self._ledger.epoch, settings.lease_s, clock)
+        self._schedule = Schedule(self._ledger, self._book, settings)
+        self._lost_proposals: Counter[int] = Counter()
+        self._stopped = ""
+
+    # ---- proposals
+
+    def ask_proposals(self, n: int, *, needs_model: bool | None = None) -> tuple[ProposalWork, ...]:
+        """Up to `n` proposals to make, recorded before they are returned; fewer where budget, work at hand or ideas are used up.
+
+        Args:
+            n: How many.
+            needs_model: Only of operators that need a language model (True) or need none (False); None for any. Decisions do not
+                depend on it: what does not match waits for a proposer that it matches.
+        """
+        self.expire()
+        if n <= 0 or self._stopped or self.failure is not None or self._ledger.meter.exhausted is not None:
+            return ()
+        waiting = [request for state in self._ledger.states.values() for request in state.proposing.values()]
+        waiting.sort(key=lambda request: request.number)
+        matching = [
+            item for item in waiting if item.number not in self._book.loans and self._matches(item.operator, needs_model)
+        ][:n]
+        batch: list[Entry] = []
+        while len(matching) < n and (request := self._schedule.decide()) is not None:
+            batch.extend(self._ledger.apply(request))
+            if self._matches(request.operator, needs_model):
+                matching.append(request)
+        self._ledger.record(batch)
+        for request in matching:
+            self._book.lend(request.number)
+        return tuple(proposal_work(self._ledger.states[item.task], item, self._ledger.seed) for item in matching)
+
+    def tell_proposal(self, number: int, outcome: Proposal | NoProposal) -> bool:
+        """Records what came of a request; False if that is known already, or no such request was made."""
+        return self.tell_proposals([(number, outcome)])[0]
+
+    def tell_proposals(self, outcomes: Iterable[tuple[int, Proposal | NoProposal]]) -> tuple[bool, ...]:
+        """Like `tell_proposal` for several at once, in one commit."""
+        batch: list[Entry] = []
+        fresh: list[bool] = []
+        for number, outcome in outcomes:
+            self._book.close(number)
+            state = self._ledger.state_of(number)
+            fresh.append(state is not None and number in state.proposing)
+            if state is not None and fresh[-1]:
+                batch.extend(self._ledger.apply(_outcome_entry(state.name, number, outcome)))
+        self._ledger.record(batch)
+        return tuple(fresh)
+
+    # ---- evaluations
+
+    def ask_evaluations(self, n: int, device: str = "") -> tuple[Lease, ...]:
+        """Up to `n` evaluations to do, oldest first; verifications once the search has used its budget.
+
+        Args:
+            n: How many.
+            device: Device model of the evaluator; equal plans are measured once per device.
+        """
+        self.expire()
+        if n <= 0 or self._stopped or self.failure is not None:
+            return ()
+        leases: list[Lease] = []
+        if self._ledger.meter.time_is_up is None:
+            waiting = sorted(self._schedule.awaiting())
+            for number, name in waiting[:n]:
+                state = self._ledger.states[name]
+                leases.append(self._book.lease(search_item(state, number), name, device))
+        if not leases and self._schedule.verifying:
+            for name, state in self._ledger.states.items():
+                for note in to_verify(state):
+                    if len(leases) < n and not self._book.is_leased(note.request.number, Effort.VERIFY):
+                        leases.append(self._book.lease(verify_item(state, note), name, device))
+        return tuple(leases)
+
+    def renew(self, work: Iterable[str | int]) -> tuple[bool, ...]:
+        """Extends leases (by token) and proposals (by number); False for those that are not out any more."""
+        return tuple(self._book.renew(item) for item in work)
+
+    def claim(self, plan_hash: str, variant_id: str) -> str | None:
+        """Whether another variant of the task has this plan on this device: its id, or None, which reserves the plan.
+
+        The reservation ends with the lease; the record takes its place.
+        """
+        token = self._book.token_of(variant_id)
+        if token is None or self._book.leases[token].item.effort is Effort.VERIFY:
+            return None
+        plans = self._ledger.states[self._book.leases[token].task].plans
+        recorded = plans.get((self._book.device_of(token), plan_hash))
+        if recorded is not None:
+            return None if recorded == variant_id else recorded
+        return self._book.reserve(plan_hash, variant_id)
+
+    def tell_evaluation(self, token: str, evaluation: Evaluation) -> bool:
+        """Records a verdict; False if the lease is stale (it expired, or an earlier session gave it) or was reported already.
+
+        Raises:
+            ValueError: The verdict is on another variant than the leased one.
+        """
+        return self.tell_evaluations([(token, evaluation)])[0]
+
+    def tell_evaluations(self, verdicts: Iterable[tuple[str, Evaluation]]) -> tuple[bool, ...]:
+        """Like `tell_evaluation` for several at once, in one commit."""
+        batch: list[Entry] = []
+        fresh: list[bool] = []
+        verdicts = tuple(verdicts)
+        for token, evaluation in verdicts:
+            lease = self._book.leases.get(token)
+            if lease is not None and lease.item.variant.variant_id != evaluation.variant_id:
+                raise ValueError(
+                    f"lease {token}: given a verdict on {evaluation.variant_id}, not on {lease.item.variant.variant_id}"
+                )
+        for token, evaluation in verdicts:
+            lease = self._book.close(token)
+            fresh.append(lease is not None)
+            if lease is not None:
+                purpose = Purpose.VERIFY if lease.item.effort is Effort.VERIFY else Purpose.SEARCH
+                batch.extend(self._ledger.apply(EvaluationEntry(lease.item.number, purpose, evaluation)))
+        self._ledger.record(batch)
+        return tuple(fresh)
+
+    # ---- lost work
+
+    def expire(self) -> None:
+        """Takes back all work whose holder did not renew it in time."""
+        for work in self._book.overdue():
+            self.give_back(work, "its holder fell silent")
+
+    def give_back(self, work: int | str, reason: str = "its holder was lost") -> bool:
+        """Takes back a proposal (by number) or an evaluation (by token) that was not done; it is handed out again.
+
+        After `max_attempts` holders were lost over it, the work itself is recorded as failed. False if it was not out.
+        """
+        if isinstance(work, int):
+            return self._lost_proposal(work, reason)
+        device = self._book.device_of(work) if work in self._book.leases else ""
+        lease = self._book.close(work)
+        if lease is None:
+            return False
+        variant_id, limit = lease.item.variant.variant_id, self._settings.max_attempts
+        state = self._ledger.states[lease.task]
+        request = state.archive[variant_id].request
+        entries: list[Entry] = [
+            Event(EventKind.WORKER_LOST, lease.task, request.island, request.lineage, variant_id, f"evaluator: {reason}")
+        ]
+        if state.attempts[variant_id] + 1 >= limit:
+            verify = lease.item.effort is Effort.VERIFY
+            verdict = Evaluation(
+                variant_id,
+                Status.RUNTIME_ERROR,
+                Stage.VERIFY if verify else Stage.TRACE,
+                device,
+                message=f"killed its evaluator {limit} times; the last time: {reason}",
+                signature="evaluator killed",
+            )
+            entries.append(EvaluationEntry(lease.item.number, Purpose.VERIFY if verify else Purpose.SEARCH, verdict))
+        self._ledger.commit(entries)
+        return True
+
+    def add_gpu_seconds(self, seconds: float) -> None:
+        """Adds device time that no evaluation reports, such as start-up and health checks."""
+        if seconds < 0:
+            raise ValueError(f"gpu seconds: given {seconds}; allowed: 0 or more")
+        self._ledger.meter.gpu_s += seconds
+
+    # ---- the run
+
+    def stop(self, reason: str) -> None:
+        """Hands out nothing any more; what is out may still be told. A later session goes on."""
+        if not self._stopped:
+            self._stopped = reason
+            self._ledger.commit([Event(EventKind.STOPPED, "", 0, "", "", reason)])
+
+    @property
+    def finished(self) -> str | None:
+        """Why the run has ended, once nothing is out and the elites are verified; None while it goes on."""
+        self.expire()
+        if not self._book.idle:
+            return None
+        if self._stopped or self.failure is not None:
+            return self._stopped or str(self.failure)
+        if not self._schedule.verifying or any(to_verify(state) for state in self._ledger.states.values()):
+            return None
+        return self._schedule.search_over
+
+    @property
+    def failure(self) -> TaskError | None:
+        """Set where a task's starting kernels all failed; nothing is handed out then."""
+        return next((state.failure for state in self._ledger.states.values() if state.failure is not None), None)
+
+    @property
+    def spent(self) -> Spent:
+        """What has been used by now, over all sessions; `evaluations` are those of the search."""
+        return self._ledger.meter.spent
+
+    def best(self, task: str) -> Parent | None:
+        """The best variant of a task (by verified fitness, where there is one); None before its baseline is known."""
+        state = self._ledger.states[task]
+        note = state.best()
+        return None if note is None else state.archive.parent(note.variant_id)
+
+    def front(self, task: str) -> tuple[Parent, ...]:
+        """The Pareto front of a task, fastest first."""
+        state = self._ledger.states[task]
+        points = sorted(state.front.points, key=lambda point: point.values)
+        return tuple(state.archive.parent(point.variant_id) for point in points)
+
+    def progress(self) -> Progress:
+        """Figures for displays."""
+        phase = "finished" if self.finished else "verify" if self._schedule.verifying else "search"
+        return progress_of(self._ledger, len(self._book.leases), len(self._book.loans), phase)
+
+    def _matches(self, operator: str, needs_model: bool | None) -> bool:
+        info = self._operators.get(operator)
+        return needs_model is None or info is None or info.needs_model == needs_model
+
+    def _lost_proposal(self, number: int, reason: str) -> bool:
+        if number not in self._book.loans:
+            return False
+        self._book.close(number)
+        self._lost_proposals[number] += 1
+        if self._lost_proposals[number] >= self._settings.max_attempts:
+            times = self._lost_proposals.pop(number)
+            self.tell_proposal(number, NoProposal(f"killed its proposer {times} times; the last time: {reason}", failed=True))
+        return True
+
+
+def _outcome_entry(task: str, number: int, outcome: Proposal | NoProposal) -> OutcomeEntry:
+    if isinstance(outcome, NoProposal):
+        return OutcomeEntry(number, outcome, None)
+    try:
+        outcome.source.encode()
+    except UnicodeEncodeError:
+        # A model's reply may hold half a surrogate pair; such a module could be neither identified nor written to a file.
+        return OutcomeEntry(number, NoProposal("the module is not valid Unicode text", True, outcome.exchanges), None)
+    return OutcomeEntry(number, outcome, Variant(task, outcome.source))

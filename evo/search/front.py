@@ -1,0 +1,93 @@
+"""The Pareto front over latency, numerical error and peak memory; smaller is better in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from evo.records import Evaluation
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where one PASSED variant stands.
+
+    Attributes:
+        variant_id: Whose point.
+        latency_us: Geometric mean over cases, microseconds.
+        error_ratio: Worst share of the tolerance.
+        peak_bytes: Largest memory beyond the inputs.
+    """
+
+    variant_id: str
+    latency_us: float
+    error_ratio: float
+    peak_bytes: int
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Point:
+        """The point of a PASSED evaluation."""
+        return cls(evaluation.variant_id, evaluation.latency_us, evaluation.error_ratio, evaluation.peak_bytes)
+
+    @property
+    def values(self) -> tuple[float, float, int]:
+        """The three objectives."""
+        return self.latency_us, self.error_ratio, self.peak_bytes
+
+    def covers(self, other: Point) -> bool:
+        """No worse in every objective (equal points cover each other)."""
+        return (
+            self.latency_us <= other.latency_us and self.error_ratio <= other.error_ratio and self.peak_bytes <= other.peak_bytes
+        )
+
+
+class Front:
+    """Keeps the points that none covers. Of equal points the first one added stays; order is that of adding."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Point] = {}
+        self._front: dict[str, Point] = {}
+
+    def __contains__(self, variant_id: str) -> bool:
+        return variant_id in self._front
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The points on the front, in the order they came."""
+        return tuple(self._front.values())
+
+    def add(self, point: Point) -> tuple[str, ...]:
+        """Adds a point; one of the same variant is replaced. Returns the ids that entered or left the front."""
+        if point.variant_id in self._all:
+            self._all[point.variant_id] = point
+            return self._rebuild()
+        self._all[point.variant_id] = point
+        if any(other.covers(point) for other in self._front.values()):
+            return ()
+        gone = [other.variant_id for other in self._front.values() if point.covers(other)]
+        for variant_id in gone:
+            del self._front[variant_id]
+        self._front[point.variant_id] = point
+        return (*gone, point.variant_id)
+
+    def remove(self, variant_id: str) -> tuple[str, ...]:
+        """Takes a point away; those it alone covered come back. Returns the ids that entered or left the front."""
+        if self._all.pop(variant_id, None) is None or variant_id not in self._front:
+            return ()
+        return self._rebuild()
+
+    def _rebuild(self) -> tuple[str, ...]:
+        before = set(self._front)
+        self._front = {point.variant_id: point for point in pareto_front(self._all.values())}
+        return tuple(sorted(before ^ set(self._front)))
+
+
+def pareto_front(points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points that no other covers, in the order given; the first of equal ones stays."""
+    order = {point: place for place, point in enumerate(points)}
+    front: list[Point] = []
+    # Sorted by the objectives, a point can only be covered by one before it.
+    for point in sorted(order, key=lambda item: (item.values, order[item])):
+        if not any(other.covers(point) for other in front):
+            front.append(point)
+    return tuple(sorted(front, key=order.__getitem__))

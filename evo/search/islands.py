@@ -1,0 +1,129 @@
+"""One island: a bounded population of PASSED variants, the newest failures, and its lineages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from evo.search.selection import Member, Selection
+from evo.search.settings import SearchSettings
+from evo.search.traps import Lineage
+
+FAILED_KEPT = 16
+"""Failed variants an island remembers for repair."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A failed variant that may be repaired.
+
+    Attributes:
+        stage: Rank of the stage it reached; later ones are repaired first.
+        chain: How many failures in a row it ends.
+    """
+
+    variant_id: str
+    number: int
+    lineage: str
+    stage: int
+    chain: int
+
+
+class Island:
+    """Members leave by the selection's rule; the best of every open lineage always stays.
+
+    Args:
+        task, index: Where it is in the run.
+        settings: See `SearchSettings`.
+        selection: Who leaves when it is full.
+    """
+
+    def __init__(self, task: str, index: int, settings: SearchSettings, selection: Selection) -> None:
+        self.index = index
+        self.members: dict[str, Member] = {}
+        self.failed: dict[str, Failed] = {}
+        self.lineages: dict[str, Lineage] = {}
+        self.requests = 0
+        self.passed_since_migration = 0
+        self.restarts = 0
+        self._task = task
+        self._settings = settings
+        self._selection = selection
+
+    @property
+    def next_lineage(self) -> str:
+        """Name of the lineage that `open` makes next."""
+        return f"{self._task}/{self.index}/{len(self.lineages)}"
+
+    def open(self, root: str, score: float, avoid: frozenset[str] = frozenset()) -> Lineage:
+        """Begins a lineage at `root`."""
+        lineage = Lineage(self.next_lineage, root, best=score, avoid=avoid)
+        self.lineages[lineage.name] = lineage
+        return lineage
+
+    def open_lineages(self) -> tuple[Lineage, ...]:
+        """Lineages that are not abandoned and have a variant to go on from, oldest first."""
+        names = {member.lineage for member in self.members.values()} | {failed.lineage for failed in self.failed.values()}
+        found = (self.lineages[name] for name in names)
+        return tuple(sorted((item for item in found if not item.abandoned), key=lambda item: int(item.name.rsplit("/", 1)[1])))
+
+    def add(self, member: Member) -> tuple[str, ...]:
+        """Adds a member (one of the same variant is replaced) and returns the ids that had to leave."""
+        self.members[member.variant_id] = member
+        leaving = self._selection.surplus(self.members.values(), self._protected())
+        for item in leaving:
+            del self.members[item.variant_id]
+        return tuple(item.variant_id for item in leaving)
+
+    def move(self, variant_id: str, lineage: str) -> None:
+        """Makes a member part of another lineage."""
+        self.members[variant_id] = replace(self.members[variant_id], lineage=lineage)
+
+    def rescore(self, variant_id: str, score: float) -> bool:
+        """Gives a member its verified score; 0 removes it. True if it was removed."""
+        member = self.members.get(variant_id)
+        if member is None:
+            return False
+        if score <= 0:
+            del self.members[variant_id]
+            return True
+        self.members[variant_id] = replace(member, score=score)
+        return False
+
+    def remember_failure(self, failed: Failed) -> tuple[str, ...]:
+        """Keeps a failure for repair and returns the ids that had to leave."""
+        self.failed[failed.variant_id] = failed
+        if len(self.failed) <= FAILED_KEPT:
+            return ()
+        oldest = min(self.failed.values(), key=lambda item: item.number).variant_id
+        return self.forget_failure(oldest)
+
+    def forget_failure(self, variant_id: str) -> tuple[str, ...]:
+        """Drops a failure and returns its id, if it was there."""
+        return () if self.failed.pop(variant_id, None) is None else (variant_id,)
+
+    def abandon(self, lineage: str) -> tuple[str, ...]:
+        """Ends a lineage: its members stay as elites, its failures leave (their ids are returned)."""
+        self.lineages[lineage].abandoned = True
+        gone = [item.variant_id for item in self.failed.values() if item.lineage == lineage]
+        for variant_id in gone:
+            del self.failed[variant_id]
+        return tuple(gone)
+
+    def ranked(self, members: Iterable[Member] | None = None) -> tuple[Member, ...]:
+        """Members, best first."""
+        return tuple(sorted(self.members.values() if members is None else members, key=lambda member: member.order))
+
+    @property
+    def entry_score(self) -> float:
+        """Score a variant needs to enter; 0 while there is room."""
+        if len(self.members) < self._settings.island_capacity:
+            return 0.0
+        return min(member.score for member in self.members.values())
+
+    def _protected(self) -> frozenset[str]:
+        best: dict[str, Member] = {}
+        for member in self.ranked():
+            if not self.lineages[member.lineage].abandoned:
+                best.setdefault(member.lineage, member)
+        return frozenset(member.variant_id for member in best.values())

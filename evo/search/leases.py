@@ -1,0 +1,121 @@
+"""Work handed out for a limited time: leases of evaluations with fencing tokens, loans of proposals, and plan reservations.
+
+Nothing here is stored: after a restart all of it is void, and work that was not recorded is handed out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from evo.evaluation.base import Effort, WorkItem
+
+
+@dataclass(frozen=True)
+class Lease:
+    """One evaluation handed out.
+
+    Attributes:
+        token: To renew the lease and to report the result with; a stale one is refused.
+        item: What to evaluate.
+        task: Its task.
+    """
+
+    token: str
+    item: WorkItem
+    task: str
+
+
+class LeaseBook:
+    """All work that is out.
+
+    Args:
+        epoch: Differs between the sessions of a run, so that tokens of an earlier one are stale.
+        lease_s: Seconds without renewal after which work is taken back.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, epoch: int, lease_s: float, clock: Callable[[], float]) -> None:
+        self.leases: dict[str, Lease] = {}
+        self._work: dict[tuple[int, Effort], str] = {}
+        self.loans: set[int] = set()
+        self._devices: dict[str, str] = {}
+        self._deadlines: dict[str | int, float] = {}
+        self._reserved: dict[tuple[str, str, str], str] = {}
+        self._epoch = epoch
+        self._issued = 0
+        self._lease_s = lease_s
+        self._clock = clock
+
+    def lease(self, item: WorkItem, task: str, device: str) -> Lease:
+        """Hands out an evaluation."""
+        self._issued += 1
+        lease = Lease(f"{self._epoch}.{self._issued}", item, task)
+        self.leases[lease.token] = lease
+        self._work[item.number, item.effort] = lease.token
+        self._devices[lease.token] = device
+        self._deadlines[lease.token] = self._clock() + self._lease_s
+        return lease
+
+    def lend(self, number: int) -> None:
+        """Hands out a proposal."""
+        self.loans.add(number)
+        self._deadlines[number] = self._clock() + self._lease_s
+
+    def renew(self, work: str | int) -> bool:
+        """Extends a lease (by token) or a loan (by number); False if it is not out any more."""
+        if work not in self._deadlines:
+            return False
+        self._deadlines[work] = self._clock() + self._lease_s
+        return True
+
+    def close(self, work: str | int) -> Lease | None:
+        """Takes work back, with what it had reserved; the lease if it was one."""
+        self._deadlines.pop(work, None)
+        if isinstance(work, int):
+            self.loans.discard(work)
+            return None
+        self._devices.pop(work, None)
+        for key in [key for key, token in self._reserved.items() if token == work]:
+            del self._reserved[key]
+        lease = self.leases.pop(work, None)
+        if lease is not None:
+            del self._work[lease.item.number, lease.item.effort]
+        return lease
+
+    def overdue(self) -> tuple[str | int, ...]:
+        """Work that was not renewed in time."""
+        now = self._clock()
+        return tuple(work for work, deadline in self._deadlines.items() if deadline <= now)
+
+    def reserve(self, plan_hash: str, variant_id: str) -> str | None:
+        """Reserves a plan for a leased variant; the variant id of another live lease on the same task and device that has it."""
+        token = self.token_of(variant_id)
+        if token is None:
+            return None
+        key = (self.leases[token].task, self._devices[token], plan_hash)
+        holder = self._reserved.setdefault(key, token)
+        return None if holder == token else self.leases[holder].item.variant.variant_id
+
+    def is_leased(self, number: int, effort: Effort) -> bool:
+        """Somebody is doing this evaluation."""
+        return (number, effort) in self._work
+
+    def token_of(self, variant_id: str) -> str | None:
+        """The newest live lease of a variant."""
+        found = [token for token, lease in self.leases.items() if lease.item.variant.variant_id == variant_id]
+        return found[-1] if found else None
+
+    def device_of(self, token: str) -> str:
+        """The device a lease was handed out for."""
+        return self._devices[token]
+
+    @property
+    def searching(self) -> bool:
+        """A proposal, or an evaluation of the search, is out."""
+        return bool(self.loans) or any(effort is Effort.SEARCH for _, effort in self._work)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is out."""
+        return not self._deadlines

@@ -1,0 +1,156 @@
+"""The one place where entries enter the store and the state: in a replay and live, by the same path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from evo.errors import StoreError
+from evo.records import Event, EventKind, Proposal, Request
+from evo.search.archive import START
+from evo.search.bandit import Bandit
+from evo.search.budget import Meter
+from evo.search.consequences import due
+from evo.search.settings import Budget, SearchSettings
+from evo.search.setup import OperatorInfo, TaskSetup
+from evo.search.state import TaskState
+from population_store.base import Entry, OutcomeEntry, PopulationStore, Purpose
+
+
+class Ledger:
+    """State of all tasks, built from the store's journal and kept in step with it.
+
+    A batch of entries and all that follows from them (abandoned lineages, restarts, migrations) is one commit. It is applied to
+    the state first, because the consequences depend on it; when the store then refuses it, the ledger refuses everything from
+    there on, so that nothing is ever acted on that is not in the store. What is in the store is found again by a new ledger.
+
+    Args:
+        seed, settings, budget, tasks, operators, store, clock: As for `evo.search.engine.Engine`.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        settings: SearchSettings,
+        budget: Budget,
+        tasks: Sequence[TaskSetup],
+        operators: Sequence[OperatorInfo],
+        store: PopulationStore,
+        clock: Callable[[], float],
+    ) -> None:
+        self.meter = Meter(budget, clock)
+        self.epoch = 0
+        self.next_number = 0
+        self.seed = seed
+        self.operators = tuple(operators)
+        self._store = store
+        self._refused: BaseException | None = None
+        self._tasks: dict[int, str] = {}
+        kinds = sorted({setup.task.kind for setup in tasks})
+        self.bandits = {kind: Bandit(settings.bandit_floor, settings.bandit_memory) for kind in kinds}
+        self.states = {
+            setup.task.name: TaskState(setup, settings, self.bandits[setup.task.kind], store.variant) for setup in tasks
+        }
+        if len(self.states) != len(tasks):
+            raise ValueError(f"tasks must differ in name, given {', '.join(setup.task.name for setup in tasks)}")
+        self._replay()
+
+    def state_of(self, number: int) -> TaskState | None:
+        """The state of the task that a request belongs to; None for an unknown number."""
+        task = self._tasks.get(number)
+        return None if task is None else self.states[task]
+
+    @property
+    def pending(self) -> int:
+        """Requests without an outcome and variants without an evaluation, over all tasks."""
+        return sum(state.pending for state in self.states.values())
+
+    def commit(self, entries: Iterable[Entry]) -> None:
+        """Applies and records entries with all that follows from them.
+
+        Raises:
+            StoreError: The store refused; the ledger cannot be used any more.
+        """
+        self.record([done for entry in entries for done in self.apply(entry)])
+
+    def apply(self, entry: Entry) -> list[Entry]:
+        """Applies one entry and what follows from it; the caller records what is returned before it acts on it."""
+        if self._refused is not None:
+            raise StoreError("the population store refused an earlier record", action="resume the run") from self._refused
+        done: list[Entry] = [entry]
+        self._change(entry)
+        while not isinstance(entry, Request | Event) and (events := self._due(entry.number)):
+            done.extend(events)
+        return done
+
+    def record(self, batch: Sequence[Entry]) -> None:
+        """Records applied entries in one commit."""
+        if not batch:
+            return
+        try:
+            fresh = self._store.record(batch, self.meter.spent)
+            if not all(fresh):
+                raise StoreError("the population store holds records that this run did not make", action="resume the run")
+        except BaseException as error:
+            self._refused = error
+            raise
+
+    def _due(self, number: int) -> list[Entry]:
+        state = self.state_of(number)
+        assert state is not None, "only entries of known requests are applied"
+        events = due(state, self.seed, self.operators)
+        for event in events:
+            self._change(event)
+        return list(events)
+
+    def _change(self, entry: Entry) -> None:
+        if isinstance(entry, Event):
+            self._event(entry)
+        elif isinstance(entry, Request):
+            self._known(entry.task).apply_request(entry)
+            self._tasks[entry.number] = entry.task
+            self.next_number = max(self.next_number, entry.number + 1)
+        elif isinstance(entry, OutcomeEntry):
+            state = self._known(self._tasks[entry.number])
+            self.meter.proposals += state.proposing[entry.number].operator != START
+            self.meter.pay(entry.outcome.exchanges)
+            state.apply_outcome(entry)
+        else:
+            self.meter.evaluations += entry.purpose is Purpose.SEARCH
+            self.meter.gpu_s += entry.evaluation.gpu_s
+            self._known(self._tasks[entry.number]).apply_evaluation(entry)
+
+    def _event(self, event: Event) -> None:
+        if event.kind is EventKind.RESUMED:
+            self.epoch += 1
+            for state in self.states.values():
+                state.exhaustion.new_session()
+        elif event.kind is not EventKind.STOPPED:
+            self._known(event.task).apply_event(event)
+
+    def _known(self, task: str) -> TaskState:
+        if task not in self.states:
+            raise StoreError("population store: holds a task this run lacks", given=task, allowed=list(self.states))
+        return self.states[task]
+
+    def _replay(self) -> None:
+        earlier = 0
+        for earlier, entry in self._store.journal():  # noqa: B007 (the last number tells whether there was any)
+            self._change(entry)
+        if earlier:
+            self.meter.resume(self._store.spent)
+            self.commit([Event(EventKind.RESUMED, "", 0, "", "", f"session {self.epoch + 2} of this run")])
+        for state in self.states.values():
+            if not state.requests:
+                self._start(state)
+            while events := due(state, self.seed, self.operators):
+                self.commit(events)
+
+    def _start(self, state: TaskState) -> None:
+        """Brings in the starting kernels of a task that the journal does not know yet."""
+        entries: list[Entry] = []
+        for place, variant in enumerate(dict.fromkeys(state.setup.starts)):
+            number = self.next_number + place
+            entries.append(Request(number, state.name, 0, f"{state.name}/0/{place}", START, ()))
+            entries.append(OutcomeEntry(number, Proposal(variant.source, "starting kernel"), variant))
+        self.commit(entries)

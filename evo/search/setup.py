@@ -1,0 +1,52 @@
+"""What a search is given besides settings: its tasks with their starting kernels, and which operators there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evo.records import Variant
+from evo.tasks.base import Task
+from operators.base import Context, OperatorKind
+
+
+@dataclass(frozen=True)
+class TaskSetup:
+    """One task of a run.
+
+    Attributes:
+        task: See `evo.tasks.base.Task`.
+        starts: Starting kernels, at least one.
+        context: What operators may know of the task; history and tabu are filled in per request.
+    """
+
+    task: Task
+    starts: tuple[Variant, ...]
+    context: Context
+
+    def __post_init__(self) -> None:
+        if not self.starts:
+            raise ValueError(f"task {self.task.name}: given no starting kernel; allowed: at least one")
+        for variant in self.starts:
+            if variant.task != self.task.name:
+                raise ValueError(f"starting kernel of task {variant.task!r} given for task {self.task.name!r}")
+
+
+@dataclass(frozen=True)
+class OperatorInfo:
+    """What the engine knows of an operator; the operator itself runs elsewhere.
+
+    Attributes:
+        name: Registered name.
+        kind: When it may be chosen.
+        arity: How many parents it takes.
+        needs_model: Its proposals need a proposer with a language model.
+    """
+
+    name: str
+    kind: OperatorKind
+    arity: int = 1
+    needs_model: bool = False
+
+    def __post_init__(self) -> None:
+        if self.arity < 1 or self.name == "start":
+            raise ValueError(f"operator {self.name!r} of arity {self.arity}: allowed: arity from 1, any name but 'start'")

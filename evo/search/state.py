@@ -1,0 +1,249 @@
+"""The search of one task as a function of its journal: every entry changes it the same way, live or in a replay."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from evo.errors import StoreError, TaskError
+from evo.evaluation.base import Baseline
+from evo.records import Evaluation, Event, EventKind, NoProposal, Proposal, Request, Status, Variant
+from evo.search.archive import START, Archive, Note
+from evo.search.bandit import Bandit, reward
+from evo.search.exhaustion import Exhaustion
+from evo.search.front import Front, Point
+from evo.search.islands import Failed, Island
+from evo.search.selection import Member, feature_cell, make_selection
+from evo.search.settings import SearchSettings
+from evo.search.setup import TaskSetup
+from evo.search.traps import Lineage
+from population_store.base import EvaluationEntry, OutcomeEntry, Purpose
+
+TABU_KEPT = 12
+
+
+class TaskState:
+    """See the module's docstring. Decisions are made elsewhere (`evo.search.choice`, `evo.search.consequences`).
+
+    Args:
+        setup: The task.
+        settings: See `SearchSettings`.
+        bandit: Shared by tasks of the same kernel kind.
+        load: Reads a variant from the store.
+    """
+
+    def __init__(self, setup: TaskSetup, settings: SearchSettings, bandit: Bandit, load: Callable[[str], Variant | None]) -> None:
+        self.setup = setup
+        self.settings = settings
+        self.bandit = bandit
+        self.name = setup.task.name
+        self.archive = Archive(load)
+        self.exhaustion = Exhaustion(settings)
+        self.front = Front()
+        self.selection = make_selection(settings)
+        self.islands = tuple(Island(self.name, index, settings, self.selection) for index in range(settings.islands))
+        self.baseline: Baseline | None = None
+        self.failure: TaskError | None = None
+        self.starts: list[str] = []
+        self.proposing: dict[int, Request] = {}
+        self.awaiting: dict[int, str] = {}
+        self.plans: dict[tuple[str, str], str] = {}
+        self.statuses: Counter[Status] = Counter()
+        self.attempts: Counter[str] = Counter()
+        self.tabu: deque[str] = deque(maxlen=TABU_KEPT)
+        self.requests = 0
+        self.verified_since_search = 0
+
+    @property
+    def pending(self) -> int:
+        """Requests without an outcome, and variants without an evaluation."""
+        return len(self.proposing) + len(self.awaiting)
+
+    @property
+    def restarts(self) -> int:
+        """Lineages begun in place of abandoned ones."""
+        return sum(island.restarts for island in self.islands)
+
+    def best(self) -> Note | None:
+        """The variant with the highest score, the oldest of equals; None before the baseline is known."""
+        members = [member for island in self.islands for member in island.members.values()]
+        if not members:
+            return None
+        return self.archive[min(members, key=lambda member: member.order).variant_id]
+
+    def lineage_of(self, request: Request) -> Lineage:
+        """The lineage a request belongs to."""
+        return self.islands[request.island].lineages[request.lineage]
+
+    def apply_request(self, request: Request) -> None:
+        """A decision of the engine."""
+        if request.island >= len(self.islands):
+            raise StoreError(
+                f"task {self.name}: request {request.number} of the store is for island {request.island}",
+                allowed=f"0 to {len(self.islands) - 1}",
+                action="resume with the number of islands the run was started with",
+            )
+        self.requests += 1
+        self.proposing[request.number] = request
+        self.archive.hold(*request.parents)
+        if request.operator != START:
+            self.islands[request.island].requests += 1
+            self.lineage_of(request).tried[request.operator] += 1
+
+    def apply_outcome(self, entry: OutcomeEntry) -> None:
+        """What came of a request. Either a new variant now awaits evaluation, or nothing new is there."""
+        request, outcome, variant = self.proposing.pop(entry.number), entry.outcome, entry.variant
+        if variant is None or variant.variant_id in self.archive:
+            self._nothing_new(request, outcome, variant)
+        else:
+            assert isinstance(outcome, Proposal)
+            self.archive.add(Note(variant.variant_id, request, outcome.strategy), variant)
+            self.awaiting[entry.number] = variant.variant_id
+            if request.operator == START:
+                self.starts.append(variant.variant_id)
+            else:
+                self.exhaustion.fruitful(request.operator, request.parents)
+                self.lineage_of(request).strategies.append(outcome.strategy)
+        self.archive.release(request.parents)
+
+    def apply_evaluation(self, entry: EvaluationEntry) -> None:
+        """A verdict, of the search or of the verification."""
+        evaluation = entry.evaluation
+        note = self.archive[evaluation.variant_id]
+        self.attempts.pop(note.variant_id, None)
+        if entry.purpose is Purpose.VERIFY:
+            self._verified(note, evaluation)
+            return
+        del self.awaiting[entry.number]
+        self.verified_since_search = 0
+        note.status, note.stage, note.fitness = evaluation.status, evaluation.stage, evaluation.fitness
+        self.statuses[evaluation.status] += 1
+        self.archive.evaluated(evaluation)
+        if evaluation.plan_hash and evaluation.status is not Status.DUPLICATE:
+            for device in (evaluation.device, ""):
+                self.plans.setdefault((device, evaluation.plan_hash), note.variant_id)
+        if evaluation.status is Status.PASSED:
+            note.score, note.speedup, note.latency_us = evaluation.fitness, evaluation.speedup, evaluation.latency_us
+            note.chosen = {case.case: case.configuration for case in evaluation.cases}
+        if note.is_start:
+            if not any(self.archive[variant_id].is_start for variant_id in self.awaiting.values()):
+                self._begin()
+            return
+        self._child_evaluated(note, evaluation)
+        self.archive.release([note.variant_id])
+
+    def apply_event(self, event: Event) -> None:
+        """A consequence that was decided earlier."""
+        if event.kind is EventKind.WORKER_LOST:
+            self.attempts[event.variant_id] += 1
+            return
+        island = self.islands[event.island]
+        if event.kind in (EventKind.STALLED, EventKind.TRAPPED):
+            self.archive.release(island.abandon(event.lineage))
+            self.tabu.extend(island.lineages[event.lineage].strategies)
+        elif event.kind is EventKind.RESTART:
+            abandoned = [lineage for lineage in island.lineages.values() if lineage.abandoned]
+            avoid = frozenset(abandoned[-1].tried) if abandoned else frozenset()
+            score = self.archive[event.variant_id].score
+            lineage = island.open(event.variant_id, score, avoid)
+            self._join(island, event.variant_id, lineage.name)
+            island.restarts += 1
+        elif event.kind is EventKind.MIGRATION:
+            self.islands[event.island - 1].passed_since_migration = 0
+            self._join(island, event.variant_id, event.lineage)
+            island.lineages[event.lineage].welcomed(self.archive[event.variant_id].score)
+
+    def _begin(self) -> None:
+        """All starting kernels are evaluated: the fastest becomes the baseline, every island starts from those that passed."""
+        notes = [self.archive[variant_id] for variant_id in self.starts]
+        passed = [note for note in notes if note.status is Status.PASSED]
+        if not passed:
+            evaluation = self.archive.parent(self.starts[0]).evaluation
+            reason = "" if evaluation is None else f"{evaluation.status}: {evaluation.message}"
+            self.failure = TaskError(
+                f"task {self.name}: no starting kernel passes",
+                given=reason,
+                action="mend the kernel, or the task's reference and tolerance",
+            )
+            return
+        base = min(passed, key=lambda note: (note.latency_us, note.request.number))
+        self.baseline = Baseline(self.archive.variant(base.variant_id), base.chosen)
+        for note in passed:
+            # Each was timed against itself; what counts from here on is its place relative to the baseline.
+            note.score = note.speedup = base.latency_us / note.latency_us
+            self._on_front(note.variant_id)
+        for island in self.islands:
+            for note in passed:
+                lineage = island.open(note.variant_id, note.score)
+                self._join(island, note.variant_id, lineage.name)
+
+    def _nothing_new(self, request: Request, outcome: Proposal | NoProposal, variant: Variant | None) -> None:
+        if request.operator == START:
+            return
+        refused = isinstance(outcome, NoProposal) and not outcome.failed
+        failed = isinstance(outcome, NoProposal) and outcome.failed
+        self.exhaustion.fruitless(request.operator, request.parents, applies=not refused, failed=failed)
+        if not refused:
+            self.bandit.learn(request.operator, 0.0)
+        if variant is not None and self.archive.is_ancestor(variant.variant_id, request.parents):
+            self.lineage_of(request).repeated(variant.variant_id)
+
+    def _child_evaluated(self, note: Note, evaluation: Evaluation) -> None:
+        request = note.request
+        island, lineage = self.islands[request.island], self.lineage_of(request)
+        parents = [self.archive[variant_id] for variant_id in request.parents]
+        self.bandit.learn(request.operator, reward(max(parent.score for parent in parents), note.score))
+        if evaluation.status is Status.PASSED:
+            lineage.passed(note.score)
+            island.passed_since_migration += 1
+            self.archive.release(island.forget_failure(request.parents[0]))
+            self._on_front(note.variant_id)
+            self._join(island, note.variant_id, lineage.name)
+        elif evaluation.status is Status.DUPLICATE:
+            # Another spelling of its parent is a rewrite without effect; an older ancestor means going in a circle.
+            lineage.failed("", 0)
+            self.exhaustion.fruitless(request.operator, request.parents)
+            original = evaluation.duplicate_of or ""
+            if original not in request.parents and self.archive.is_ancestor(original, request.parents):
+                lineage.repeated(original)
+        else:
+            note.chain = parents[0].chain + 1
+            lineage.failed(evaluation.signature, note.chain)
+            if not lineage.abandoned:
+                failed = Failed(note.variant_id, request.number, lineage.name, evaluation.stage.rank, note.chain)
+                self.archive.hold(note.variant_id)
+                self.archive.release(island.remember_failure(failed))
+
+    def _verified(self, note: Note, evaluation: Evaluation) -> None:
+        self.verified_since_search += 1
+        note.verified = evaluation.status
+        note.score = evaluation.fitness
+        if evaluation.status is Status.PASSED:
+            note.speedup, note.latency_us = evaluation.speedup, evaluation.latency_us
+            self.archive.evaluated(evaluation)
+            self._on_front(note.variant_id)
+        else:
+            self._exchange_front(self.front.remove(note.variant_id))
+        for island in self.islands:
+            if island.rescore(note.variant_id, note.score):
+                self.archive.release([note.variant_id])
+
+    def _join(self, island: Island, variant_id: str, lineage: str) -> None:
+        """Makes a variant a member of an island and of a lineage there."""
+        if variant_id in island.members:
+            island.move(variant_id, lineage)
+            return
+        parent, note = self.archive.parent(variant_id), self.archive[variant_id]
+        cell = feature_cell(parent.variant.source, parent.evaluation) if parent.evaluation else ()
+        self.archive.hold(variant_id)
+        self.archive.release(island.add(Member(variant_id, note.request.number, note.score, lineage, cell)))
+
+    def _on_front(self, variant_id: str) -> None:
+        evaluation = self.archive.parent(variant_id).evaluation
+        assert evaluation is not None, "a variant is on its way to the front while its evaluation is held"
+        self._exchange_front(self.front.add(Point.of(evaluation)))
+
+    def _exchange_front(self, changed: Sequence[str]) -> None:
+        """Holds what entered the front and releases what left it."""
+        self.archive.hold(*(variant_id for variant_id in changed if variant_id in self.front))
+        self.archive.release(variant_id for variant_id in changed if variant_id not in self.front)

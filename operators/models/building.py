@@ -1,0 +1,68 @@
+"""Builds the model that a configuration names; the provider's SDK is imported only then."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from typing import Any
+
+import operators.models
+from evo.errors import ConfigError
+from operators.models.base import Model
+from operators.models.ledger import Ledger
+
+NOT_PROVIDERS = ("attempts", "base", "building", "ledger", "prices", "replaying")
+"""Modules of `operators.models` that a configuration cannot name."""
+
+
+def providers() -> tuple[str, ...]:
+    """What may stand at `models.N.provider`."""
+    names = (info.name for info in pkgutil.iter_modules(operators.models.__path__))
+    return tuple(sorted(name for name in names if name not in NOT_PROVIDERS))
+
+
+def build_model(
+    provider: str,
+    name: str,
+    *,
+    ledger: Ledger,
+    max_tokens: int = 16_000,
+    base_url: str | None = None,
+    options: Mapping[str, bool | int | float | str] | None = None,
+) -> Model:
+    """The client of one model.
+
+    Args:
+        provider: See `providers`.
+        name: Model name as the endpoint knows it.
+        ledger: Pays for its requests; share one among all models of a process.
+        max_tokens: Longest reply, tokens.
+        base_url: Another endpoint than the provider's own.
+        options: Further keyword arguments of the client's constructor.
+
+    Raises:
+        ConfigError: Unknown provider, an option that its client does not have, or a value that it refuses.
+        InputError: The key is missing, or the model has no known price under a dollar cap.
+    """
+    if provider not in providers():
+        raise ConfigError("models: provider", given=provider, allowed=providers())
+    cls = _client(provider)
+    allowed = set(inspect.signature(cls.__init__).parameters) - {"self", "name", "ledger", "max_tokens", "base_url"}
+    for key in options or {}:
+        if key not in allowed:
+            raise ConfigError(f"models: options of {provider}", given=key, allowed=sorted(allowed))
+    arguments: dict[str, Any] = {"ledger": ledger, "max_tokens": max_tokens, "base_url": base_url, **(options or {})}
+    try:
+        return cls(name, **arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"models: {provider} {name}", action=str(error)) from None
+
+
+def _client(provider: str) -> type[Model]:
+    module = importlib.import_module(f"operators.models.{provider}")
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Model) and vars(value).get("provider") == provider:
+            return value
+    raise ConfigError("models: provider", given=provider, action=f"{module.__name__} has no model of that name")

@@ -1,0 +1,104 @@
+"""What a model's tokens cost: a dated table in TOML, and the arithmetic from tokens to dollars."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from evo.errors import InputError
+
+PRICES = Path(__file__).with_name("prices.toml")
+
+_MILLION = 1_000_000
+_SNAPSHOT = re.compile(r"-\d{8}$")
+"""The date with which a provider pins a snapshot of a model; it does not change the price."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars per million tokens.
+
+    Attributes:
+        input, output: Fresh input, and output with thinking.
+        write_5m, write_1h: Input put into the prompt cache for five minutes or an hour.
+        read: Input found in the cache.
+        long_from, long_factor: Every token of a request with more input tokens than `long_from` costs that many times as much.
+    """
+
+    input: float
+    output: float
+    write_5m: float
+    write_1h: float
+    read: float
+    long_from: int = 2**62
+    long_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        rates = (self.input, self.output, self.write_5m, self.write_1h, self.read)
+        if any(not isinstance(rate, int | float) or isinstance(rate, bool) or rate < 0 for rate in (*rates, self.long_from)):
+            raise ValueError(f"prices are numbers and not negative, given {rates}")
+        if self.long_factor < 1:
+            raise ValueError(f"long_factor {self.long_factor} must be at least 1")
+
+    def dollars(self, *, fresh: int = 0, output: int = 0, write_5m: int = 0, write_1h: int = 0, read: int = 0) -> float:
+        """The bill for so many tokens of one request."""
+        sum_ = fresh * self.input + output * self.output + write_5m * self.write_5m + write_1h * self.write_1h + read * self.read
+        long = fresh + write_5m + write_1h + read > self.long_from
+        return sum_ * (self.long_factor if long else 1.0) / _MILLION
+
+    def bound(self, input_tokens: int, max_tokens: int) -> float:
+        """The most that a request can cost, whatever part of its input is cached."""
+        dearest = max(self.input, self.write_5m, self.write_1h, self.read)
+        factor = self.long_factor if input_tokens > self.long_from else 1.0
+        return (input_tokens * dearest + max_tokens * self.output) * factor / _MILLION
+
+
+@dataclass(frozen=True)
+class PriceTable:
+    """Prices by model name, and the day they were read."""
+
+    dated: str
+    models: Mapping[str, Price]
+
+    def find(self, model: str) -> Price | None:
+        """The price of a model, a pinned snapshot (``…-20260901``) being priced as its model."""
+        return self.models.get(model) or self.models.get(_SNAPSHOT.sub("", model))
+
+
+def read_prices(own: Path | str | None = None) -> PriceTable:
+    """Our table, with the entries of a user's file before it.
+
+    Raises:
+        InputError: The user's file is missing or malformed.
+    """
+    table = _read(PRICES)
+    if own is None:
+        return table
+    mine = _read(Path(own))
+    return PriceTable(f"{mine.dated} ({own}), {table.dated}", {**table.models, **mine.models})
+
+
+def _read(path: Path) -> PriceTable:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"prices {path}", action=f"cannot be read: {error}") from None
+    models = document.get("models")
+    if not isinstance(models, dict) or not isinstance(document.get("dated"), str):
+        raise InputError(f"prices {path}", action=f"it must have `dated` and `[models.NAME]` tables, like {PRICES}")
+    return PriceTable(document["dated"], {name: _price(path, name, entry) for name, entry in models.items()})
+
+
+def _price(path: Path, name: str, entry: Any) -> Price:
+    allowed = [field.name for field in fields(Price)]
+    where = f"prices {path}: models.{name}"
+    if not isinstance(entry, dict) or not set(entry) <= set(allowed):
+        raise InputError(where, given=entry, allowed=allowed)
+    try:
+        return Price(**entry)
+    except (TypeError, ValueError) as error:
+        raise InputError(where, given=entry, allowed=allowed, action=str(error)) from None

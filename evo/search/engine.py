@@ -122,6 +122,7 @@ class Engine:
             n: How many.
             device: Device model of the evaluator; equal plans are measured once per device.
         """
+        self._ledger.check()
         self.expire()
         if n <= 0 or self._stopped or self.failure is not None:
             return ()

@@ -75,8 +75,7 @@ class Ledger:
 
     def apply(self, entry: Entry) -> list[Entry]:
         """Applies one entry and what follows from it; the caller records what is returned before it acts on it."""
-        if self._refused is not None:
-            raise StoreError("the population store refused an earlier record", action="resume the run") from self._refused
+        self.check()
         done: list[Entry] = [entry]
         self._change(entry)
         while not isinstance(entry, Request | Event) and (events := self._due(entry.number)):
@@ -85,6 +84,7 @@ class Ledger:
 
     def record(self, batch: Sequence[Entry]) -> None:
         """Records applied entries in one commit."""
+        self.check()
         if not batch:
             return
         try:
@@ -94,6 +94,11 @@ class Ledger:
         except BaseException as error:
             self._refused = error
             raise
+
+    def check(self) -> None:
+        """Raises StoreError if the store refused a record: the state then holds what the store lacks."""
+        if self._refused is not None:
+            raise StoreError("the population store refused an earlier record", action="resume the run") from self._refused
 
     def _due(self, number: int) -> list[Entry]:
         state = self.state_of(number)

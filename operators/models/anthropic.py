@@ -142,8 +142,10 @@ class AnthropicModel(Model):
                     if characters > _MAX_REPLY_CHARS:
                         call.failure = f"the reply is longer than {_MAX_REPLY_CHARS} characters"
                         return
-        except SpendLimitError:
-            raise
+        except SpendLimitError as error:
+            if not call.attempts.finish(None):
+                raise
+            call.failure = str(error)  # what earlier attempts cost must reach the store first; the next request ends the search
         except anthropic.APIStatusError as error:
             spend = spend_code(error.status_code, error.body)
             call.request_id = error.request_id or call.request_id

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import types
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +17,9 @@ from operators.models.ledger import Ledger
 
 NOT_PROVIDERS = ("attempts", "base", "building", "ledger", "prices", "replaying")
 """Modules of `operators.models` that a configuration cannot name."""
+
+_COMMON = frozenset({"name", "ledger", "max_tokens", "base_url"})
+"""What every client takes and a configuration has keys for."""
 
 
 def providers() -> tuple[str, ...]:
@@ -49,14 +54,17 @@ def build_model(
     if provider not in providers():
         raise ConfigError("models: provider", given=provider, allowed=providers())
     cls = _client(provider)
-    allowed = set(inspect.signature(cls.__init__).parameters) - {"self", "name", "ledger", "max_tokens", "base_url"}
-    for key in options or {}:
+    hints = typing.get_type_hints(cls.__init__)
+    allowed = [key for key in inspect.signature(cls).parameters if key not in _COMMON]
+    for key, value in (options or {}).items():
         if key not in allowed:
-            raise ConfigError(f"models: options of {provider}", given=key, allowed=sorted(allowed))
+            raise ConfigError(f"models: options of {provider}", given=key, allowed=allowed)
+        if not _fits(value, hints[key]):
+            raise ConfigError(f"models: options.{key} of {provider}", given=value, allowed=_shown(hints[key]))
     arguments: dict[str, Any] = {"ledger": ledger, "max_tokens": max_tokens, "base_url": base_url, **(options or {})}
     try:
         return cls(name, **arguments)
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"models: {provider} {name}", action=str(error)) from None
 
 
@@ -66,3 +74,22 @@ def _client(provider: str) -> type[Model]:
         if isinstance(value, type) and issubclass(value, Model) and vars(value).get("provider") == provider:
             return value
     raise ConfigError("models: provider", given=provider, action=f"{module.__name__} has no model of that name")
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """The members of a union without None, or the type alone."""
+    members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    return tuple(member for member in members if member is not type(None))
+
+
+def _fits(value: object, hint: Any) -> bool:
+    return any(
+        value in typing.get_args(choice)
+        if typing.get_origin(choice) is typing.Literal
+        else isinstance(value, int | float if choice is float else choice) and isinstance(value, bool) == (choice is bool)
+        for choice in _choices(hint)
+    )
+
+
+def _shown(hint: Any) -> list[str]:
+    return [str(item) for choice in _choices(hint) for item in (typing.get_args(choice) or (choice.__name__,))]

@@ -32,6 +32,7 @@ from operators.models.anthropic import AnthropicModel
 from operators.models.base import Model, Prompt
 from operators.models.ledger import Ledger
 from operators.models.replaying import Answer, ReplayModel, Reply
+from tests.operators_tests import loopback
 from tests.operators_tests.loopback import Failure, Loopback, Message, reply
 
 START = 'CONFIG = {"BLOCK": 64}\n\n\ndef rowsum(x):\n    return launch(x, CONFIG["BLOCK"])  # plain\n'
@@ -213,7 +214,12 @@ def test_over_real_http(
     monkeypatch.setenv("ANTHROPIC_API_KEY", "canary-key-0123")
     monkeypatch.setenv("ANTHROPIC_CONFIG_DIR", str(tmp_path))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    script = [reply(GOOD), Failure(529, "overloaded_error"), Message((GOOD,), cut="break"), Message(("No.",), "refusal")]
+    script: list[loopback.Answer] = [
+        reply(GOOD),
+        Failure(529, "overloaded_error"),
+        Message((GOOD,), cut="break"),
+        Message(("No.",), "refusal"),
+    ]
     with Loopback(script) as server:
         model = AnthropicModel("claude-opus-5-5", ledger=Ledger(5.0), base_url=server.url, max_retries=0, timeout_s=10)
         outcomes: Sequence[Proposal | NoProposal] = [propose(cls(model), parents, seed=seed) for seed in range(4)]

@@ -1,0 +1,11 @@
+"""The environment that all tests share: what Triton and Ray read when they are imported."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, Triton warns, and here a warning is an error
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # several test processes share few cores
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+os.environ.pop("ANTHROPIC_API_KEY", None)  # no test may spend money

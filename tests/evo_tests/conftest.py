@@ -1,0 +1,118 @@
+"""What tests of the run share: one local Ray for all of them, and a small configuration."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from evo.config import RunConfig, read_config
+
+SIMULATED = """
+name: {name}
+seed: {seed}
+tasks: [softmax]
+target: cuda:90
+evaluator: simulated
+search: {{islands: 2, migration_interval: 5, lease_s: 60}}
+budget: {{evaluations: {evaluations}}}
+cluster: {{device: cpu}}
+"""
+
+
+EVALUATORS = '''
+from evo.errors import DeviceError
+from evo.evaluation.base import Evaluator
+from evo.evaluation.simulated import SimulatedEvaluator
+from evo.records import Evaluation, Stage, Status
+
+
+def slow(tasks, settings, device):
+    """An evaluator that takes time, so that it can be killed in the middle."""
+    return SimulatedEvaluator(settings.seed, duration_s=0.15, duration_sigma=0.2)
+
+
+class Broken(SimulatedEvaluator):
+    def evaluate(self, item, claim):
+        raise DeviceError("the health kernel gave wrong values")
+
+
+def broken(tasks, settings, device):
+    """A device that does not work."""
+    return Broken(settings.seed)
+
+
+class Strict(SimulatedEvaluator):
+    def evaluate(self, item, claim):
+        return Evaluation(item.variant.variant_id, Status.WRONG_VALUES, Stage.GATE, self.device, message="row 3", signature="v")
+
+
+def strict(tasks, settings, device):
+    """A judge that no kernel passes."""
+    return Strict(settings.seed)
+'''
+
+
+@pytest.fixture(scope="session")
+def evaluator_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A module of evaluators that this process and every Ray worker it starts can import, as a user's own would be."""
+    folder = tmp_path_factory.mktemp("evaluators")
+    (folder / "evaluators_of_tests.py").write_text(EVALUATORS)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), str(Path(__file__).resolve().parents[2]), before or ""])
+    sys.path.insert(0, str(folder))
+    yield "evaluators_of_tests"
+    sys.path.remove(str(folder))
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def slow_evaluator(evaluator_module: str) -> str:
+    """Takes 0.15 s per variant."""
+    return f"{evaluator_module}:slow"
+
+
+@pytest.fixture
+def broken_device(evaluator_module: str) -> str:
+    """Raises DeviceError at each variant."""
+    return f"{evaluator_module}:broken"
+
+
+@pytest.fixture
+def failing_start(evaluator_module: str) -> str:
+    """Finds every kernel wrong."""
+    return f"{evaluator_module}:strict"
+
+
+@pytest.fixture(scope="session")
+def local_ray(evaluator_module: str) -> Iterator[None]:
+    """A Ray that tests in this process share; starting one takes seconds."""
+    from evo.cluster.session import ray_session
+    from evo.config import ClusterSection
+
+    with ray_session(ClusterSection()):
+        yield
+
+
+@pytest.fixture
+def simulated_file(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a configuration that evaluates by simulation."""
+
+    def write(*, name: str = "simulated", seed: int = 0, evaluations: int = 30, more: str = "") -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(SIMULATED.format(name=name, seed=seed, evaluations=evaluations) + more)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def simulated_config(simulated_file: Callable[..., Path]) -> Callable[..., RunConfig]:
+    """The same, read."""
+    return lambda **given: read_config(simulated_file(**given))

@@ -1,0 +1,203 @@
+"""The one process that decides and records: owner of the store, the engine and the leases; everyone else asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from evo.cluster.processes import die_with_parent
+from evo.cluster.setup import operator_infos, task_setups
+from evo.cluster.spec import Answer, RunSpec
+from evo.records import Evaluation, NoProposal, Proposal
+from evo.search.engine import Engine, ProposalWork
+from evo.search.leases import Lease
+from evo.search.progress import Progress
+from population_store.base import PopulationStore
+from population_store.opening import open_store
+
+T = TypeVar("T")
+
+TICK_S = 0.5
+"""How often leases and the wall-clock budget are looked at."""
+
+
+class EngineActor:
+    """Runs as an asyncio Ray actor: every call to the engine happens on one event loop, so the engine needs no lock.
+
+    Requests for work are held open until there is some (long polling). Where recording fails (a full disk), workers are told that
+    there is no more work, and `progress` raises what failed in the driver.
+    """
+
+    def __init__(self, spec: RunSpec) -> None:
+        die_with_parent()
+        self._spec = spec
+        self._failure: Exception | None = None
+        self._leases: dict[str, dict[str, Lease]] = defaultdict(dict)
+        self._works: dict[str, set[int]] = defaultdict(set)
+        self._blameless: deque[Lease] = deque()
+        self._delivered: dict[str, int] = defaultdict(int)
+
+    async def open(self) -> Progress:
+        """Opens the store (creating it where the spec has a header) and starts or resumes the engine.
+
+        Raises:
+            InputError: The store or a task cannot be used.
+        """
+        config = self._spec.config
+        tasks, operators = task_setups(config), operator_infos(config)
+        self._store: PopulationStore = open_store(self._spec.store, write=True, header=self._spec.header)
+        self._engine = Engine(
+            seed=config.seed,
+            settings=config.search,
+            budget=config.budget,
+            tasks=tasks,
+            operators=operators,
+            store=self._store,
+            clock=time.monotonic,
+        )
+        self._bell = asyncio.Event()
+        self._ticker = asyncio.create_task(self._tick())
+        return self._engine.progress()
+
+    async def ask_proposals(self, worker: str, count: int, wait_s: float) -> Answer[ProposalWork]:
+        """Up to `count` proposals to make, as soon as there is one; empty after `wait_s` seconds."""
+
+        def take() -> Sequence[ProposalWork]:
+            works = self._engine.ask_proposals(count)
+            self._works[worker].update(work.request.number for work in works)
+            return works
+
+        return await self._wait_for(take, wait_s)
+
+    async def tell_proposal(self, worker: str, number: int, outcome: Proposal | NoProposal) -> None:
+        """Records what came of a request."""
+        self._works[worker].discard(number)
+        with self._recording():
+            self._engine.tell_proposal(number, outcome)
+        self._delivered[worker] += 1
+
+    async def ask_evaluations(self, worker: str, count: int, device: str, wait_s: float) -> Answer[Lease]:
+        """Up to `count` evaluations to do, as soon as there is one; empty after `wait_s` seconds."""
+
+        def take() -> Sequence[Lease]:
+            spare = [self._blameless.popleft() for _ in range(min(count, len(self._blameless)))]
+            leases = [*spare, *self._engine.ask_evaluations(count - len(spare), device)]
+            self._leases[worker].update({lease.token: lease for lease in leases})
+            return leases
+
+        return await self._wait_for(take, wait_s)
+
+    async def tell_evaluation(self, worker: str, token: str, evaluation: Evaluation) -> bool:
+        """Records a verdict; False where the lease had expired and the verdict is not needed."""
+        self._leases[worker].pop(token, None)
+        with self._recording():
+            accepted = self._engine.tell_evaluation(token, evaluation)
+        self._delivered[worker] += 1
+        return accepted
+
+    async def claim(self, plan_hash: str, variant_id: str) -> str | None:
+        """See `evo.evaluation.base.Claim`."""
+        return self._engine.claim(plan_hash, variant_id)
+
+    async def renew(self, worker: str) -> None:
+        """A sign of life: everything the worker holds stays its own for another lease."""
+        self._engine.renew([*self._leases[worker], *self._works[worker]])
+
+    async def release(self, worker: str) -> None:
+        """What a worker holds goes to others, and counts against nothing: the worker's device failed, not the work."""
+        self._blameless.extend(self._leases.pop(worker, {}).values())
+        self._ring()
+
+    async def lost(self, worker: str, reason: str) -> int:
+        """Called when a worker died: what it held goes to others.
+
+        Work is done in the order it was handed out, so of an evaluator's leases only the first counts against its variant.
+
+        Returns:
+            How many results the worker had delivered since it was last lost.
+        """
+        leases = list(self._leases.pop(worker, {}).values())
+        self._blameless.extend(leases[1:])
+        with self._recording():
+            for lease in leases[:1]:
+                self._engine.give_back(lease.token, reason)
+            for number in sorted(self._works.pop(worker, set())):
+                self._engine.give_back(number, reason)
+        return self._delivered.pop(worker, 0)
+
+    async def stop(self, reason: str) -> None:
+        """Hands out nothing more; results of work in hand are still recorded."""
+        with self._recording():
+            self._engine.stop(reason)
+
+    async def allowance(self) -> float | None:
+        """Dollars that one proposer may spend from now on; None for no limit."""
+        limit = self._spec.config.budget.dollars
+        return None if limit is None else max(0.0, limit - self._engine.spent.dollars) / self._spec.config.cluster.proposers
+
+    async def progress(self) -> Progress:
+        """For the driver's display.
+
+        Raises:
+            TaskError: No starting kernel of a task passes.
+            Exception: What made recording fail.
+        """
+        failure = self._failure or self._engine.failure
+        if failure is not None:
+            raise failure
+        return self._engine.progress()
+
+    async def finished(self) -> str | None:
+        """Why the run has ended; None while it goes on."""
+        return self._engine.finished
+
+    async def close(self) -> None:
+        """Records why the run ended, if it did, and gives up the store."""
+        self._ticker.cancel()
+        try:
+            reason = None if self._failure is not None else self._engine.finished
+            if reason is not None:
+                self._engine.stop(reason)
+        finally:
+            self._store.close()
+
+    async def _wait_for(self, take: Callable[[], Sequence[T]], wait_s: float) -> Answer[T]:
+        deadline = time.monotonic() + wait_s
+        while True:
+            bell = self._bell  # before looking, so that a change meanwhile is not missed
+            if self._failure is not None or self._engine.finished is not None:
+                return Answer(done=True)
+            with self._recording(ring=False):
+                items = take()
+            if items:
+                return Answer(tuple(items))
+            try:
+                await asyncio.wait_for(bell.wait(), deadline - time.monotonic())
+            except TimeoutError:
+                return Answer()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            with contextlib.suppress(Exception), self._recording():  # kept in `_failure`, raised by `progress`
+                self._engine.renew([lease.token for lease in self._blameless])
+                self._engine.expire()
+
+    @contextlib.contextmanager
+    def _recording(self, *, ring: bool = True) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._failure = self._failure or error
+            self._ring()
+            raise
+        if ring:
+            self._ring()
+
+    def _ring(self) -> None:
+        bell, self._bell = self._bell, asyncio.Event()
+        bell.set()

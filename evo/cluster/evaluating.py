@@ -1,0 +1,104 @@
+"""The evaluator's actor: pulls leased work, evaluates it one by one, reports each verdict at once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from evo.cluster.processes import die_with_parent
+from evo.cluster.setup import load_tasks
+from evo.cluster.spec import RunSpec
+from evo.evaluation.base import Evaluator
+from evo.registry import evaluator_factory
+from evo.search.leases import Lease
+
+WAIT_S = 5.0
+"""How long a request for work is held open by the engine."""
+
+BATCH_S = 1.0
+"""An evaluator takes about this much work at a time, so that slow evaluations are spread and fast ones are batched."""
+
+MAX_BATCH = 16
+
+
+class EvaluatorActor:
+    """Runs as a Ray actor; `work` is one long call, and a second one after the actor was restarted.
+
+    Args:
+        name: Of the worker, for leases.
+    """
+
+    def __init__(self, name: str) -> None:
+        die_with_parent()
+        self._name = name
+
+    def work(self, engine: Any, spec: RunSpec) -> int:
+        """Evaluates until the engine has no more work.
+
+        Args:
+            engine: Handle of the `EngineActor`.
+            spec: The run.
+
+        Returns:
+            How many verdicts were accepted.
+
+        Raises:
+            DeviceError: The device is unusable.
+        """
+        self._engine = engine
+        evaluator = _build(spec)
+        accepted, pace = 0, BATCH_S
+        try:
+            with self._heartbeat(spec.config.search.lease_s / 3):
+                while True:
+                    count = min(MAX_BATCH, max(1, round(BATCH_S / pace)))
+                    answer = self._get(self._engine.ask_evaluations.remote(self._name, count, evaluator.device, WAIT_S))
+                    if answer.done:
+                        return accepted
+                    for lease in answer.items:
+                        started = time.monotonic()
+                        accepted += self._evaluate(evaluator, lease)
+                        pace = 0.5 * pace + 0.5 * max(time.monotonic() - started, 1e-3)
+        finally:
+            evaluator.close()
+
+    def _evaluate(self, evaluator: Evaluator, lease: Lease) -> bool:
+        evaluation = evaluator.evaluate(lease.item, self._claim)
+        return bool(self._get(self._engine.tell_evaluation.remote(self._name, lease.token, evaluation)))
+
+    def _claim(self, plan_hash: str, variant_id: str) -> str | None:
+        owner: str | None = self._get(self._engine.claim.remote(plan_hash, variant_id))
+        return owner
+
+    @contextlib.contextmanager
+    def _heartbeat(self, interval_s: float) -> Iterator[None]:
+        """Renews the leases from a thread of its own while the evaluator works (its children have deadlines of their own)."""
+        stop = threading.Event()
+
+        def beat() -> None:
+            while not stop.wait(interval_s):
+                self._engine.renew.remote(self._name)
+
+        thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    @staticmethod
+    def _get(reference: Any) -> Any:
+        import ray
+
+        return ray.get(reference)
+
+
+def _build(spec: RunSpec) -> Evaluator:
+    config = spec.config
+    settings = dataclasses.replace(config.evaluation, target=config.target, seed=config.seed)
+    return evaluator_factory(config.evaluator)(load_tasks(config), settings, spec.device)

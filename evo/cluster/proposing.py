@@ -1,0 +1,106 @@
+"""The proposer's actor: pulls requests, runs operators (several at once, where they wait for a model), reports what came of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from evo.cluster.processes import die_with_parent
+from evo.cluster.setup import build_operators
+from evo.cluster.spec import Answer, RunSpec
+from evo.errors import ModelError, SpendLimitError
+from evo.records import NoProposal, Proposal
+from evo.search.engine import ProposalWork
+from operators.base import Operator
+
+WAIT_S = 5.0
+"""How long a request for work is held open by the engine."""
+
+CONCURRENCY = 8
+"""Requests in hand of one proposer."""
+
+
+class ProposerActor:
+    """Runs as an asyncio Ray actor; `work` is one long call, and a second one after the actor was restarted.
+
+    Args:
+        name: Of the worker.
+    """
+
+    def __init__(self, name: str) -> None:
+        die_with_parent()
+        self._name = name
+
+    async def work(self, engine: Any, spec: RunSpec) -> int:
+        """Proposes until the engine has no more requests.
+
+        Args:
+            engine: Handle of the `EngineActor`.
+            spec: The run.
+
+        Returns:
+            How many requests were answered.
+
+        Raises:
+            InputError: A model cannot be used as configured.
+        """
+        self._engine = engine
+        operators = build_operators(spec.config, await engine.allowance.remote())
+        heartbeat = asyncio.create_task(self._beat(spec.config.search.lease_s / 3))
+        try:
+            return await self._pull(operators)
+        finally:
+            heartbeat.cancel()
+
+    async def _pull(self, operators: dict[str, tuple[Operator, ...]]) -> int:
+        answered = 0
+        running: set[asyncio.Task[None]] = set()
+        while True:
+            answer: Answer[ProposalWork] = await self._engine.ask_proposals.remote(self._name, CONCURRENCY - len(running), WAIT_S)
+            running |= {asyncio.create_task(self._propose(operators, work)) for work in answer.items}
+            if answer.done:
+                await asyncio.gather(*running)
+                return answered + len(running)
+            if len(running) >= CONCURRENCY:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            done = {task for task in running if task.done()}
+            running -= done
+            answered += len(done)
+            for task in done:
+                task.result()
+
+    async def _propose(self, operators: dict[str, tuple[Operator, ...]], work: ProposalWork) -> None:
+        try:
+            outcome = await propose(operators[work.request.operator], work)
+        except SpendLimitError as error:
+            await self._engine.stop.remote(str(error))
+            outcome = NoProposal(str(error), failed=True)
+        await self._engine.tell_proposal.remote(self._name, work.request.number, outcome)
+
+    async def _beat(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await self._engine.renew.remote(self._name)
+
+
+async def propose(operators: Sequence[Operator], work: ProposalWork) -> Proposal | NoProposal:
+    """Runs one operator on one request, with randomness (and the choice among models) from the request's seed only.
+
+    Args:
+        operators: The same operator, once per model.
+        work: The request.
+
+    Raises:
+        SpendLimitError: Nothing more should be asked.
+    """
+    rng = np.random.default_rng(work.seed)
+    operator = operators[int(rng.integers(len(operators)))]
+    try:
+        return await operator.propose(work.parents, work.context, rng)
+    except SpendLimitError:
+        raise
+    except ModelError as error:
+        return NoProposal(str(error), failed=True)

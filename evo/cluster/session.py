@@ -1,0 +1,72 @@
+"""Starts a local Ray, or joins a running one, quietly; says what it offers."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evo.config import ClusterSection
+from evo.errors import ConfigError
+
+OBJECT_STORE_BYTES = 128 << 20
+"""Of a local Ray: what we send is small and inline."""
+
+ENVIRONMENT = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # an actor without GPUs must see none
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # `uv run` would upload the working folder
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # it kills bystanders; sandboxes limit their own memory
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
+}
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What the cluster has: counts of CPU cores and GPUs, and whether we started it."""
+
+    cpus: int
+    gpus: int
+    local: bool
+
+
+@contextlib.contextmanager
+def ray_session(cluster: ClusterSection) -> Iterator[Capacity]:
+    """Ray for the duration of a `with` block; nothing that was started outlives it.
+
+    A Ray that this process is already connected to is used as it is and left running.
+
+    Raises:
+        ConfigError: No cluster answers at the address.
+    """
+    for key, value in ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
+    import ray
+
+    if ray.is_initialized():
+        yield _capacity(local=False)
+        return
+    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+    try:
+        if cluster.address is None:
+            ray.init(address="local", object_store_memory=OBJECT_STORE_BYTES, **options)
+        else:
+            options.pop("include_dashboard")
+            ray.init(address=cluster.address, **options)
+    except ConnectionError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError("cluster.address", given=cluster.address, action=f"no Ray cluster answers there: {reason}") from None
+    try:
+        yield _capacity(local=cluster.address is None)
+    finally:
+        ray.shutdown()
+
+
+def _capacity(*, local: bool) -> Capacity:
+    import ray
+
+    resources = ray.cluster_resources()
+    return Capacity(int(resources.get("CPU", 0)), int(resources.get("GPU", 0)), local)

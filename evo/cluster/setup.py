@@ -1,0 +1,110 @@
+"""Builds, in any process of a run, the tasks and operators that its configuration names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+from collections.abc import Mapping
+
+from evo.config import RunConfig
+from evo.errors import ConfigError
+from evo.records import Variant
+from evo.registry import find_operators, operator_names
+from evo.search.setup import OperatorInfo, TaskSetup
+from evo.tasks.base import Task
+from operators.base import Context, Operator
+from operators.models.building import build_model
+from operators.models.ledger import Ledger
+
+
+def load_tasks(config: RunConfig) -> Mapping[str, Task]:
+    """The tasks by name, in the configuration's order.
+
+    Raises:
+        TaskError: One is missing or broken.
+        ConfigError: Two have one name.
+    """
+    from evo.tasks.loading import load_task  # imports torch, which a proposer does without
+
+    tasks: dict[str, Task] = {}
+    for position, reference in enumerate(config.tasks):
+        task = load_task(reference)
+        if task.name in tasks:
+            raise ConfigError(f"tasks.{position}", given=reference, action=f"a task named {task.name} is listed before it")
+        tasks[task.name] = task
+    return tasks
+
+
+def task_setups(config: RunConfig) -> tuple[TaskSetup, ...]:
+    """The tasks as the engine takes them, with their starting kernels and what operators may know.
+
+    Raises:
+        TaskError: One is missing or broken.
+    """
+    return tuple(_setup(task, config.target) for task in load_tasks(config).values())
+
+
+def operator_infos(config: RunConfig) -> tuple[OperatorInfo, ...]:
+    """The run's operators as the engine takes them.
+
+    Raises:
+        ConfigError: An unknown one, or one that needs a model without one.
+    """
+    known = find_operators()
+    classes = [known[name] for name in operator_names(config)]
+    return tuple(OperatorInfo(cls.name, cls.kind, cls.arity, cls.needs_model) for cls in classes)
+
+
+def build_operators(config: RunConfig, dollars: float | None) -> dict[str, tuple[Operator, ...]]:
+    """Ready operators by name: one of each, or one per model where it asks a model.
+
+    Args:
+        config: The run.
+        dollars: What this process may spend on models; None for no limit.
+
+    Raises:
+        InputError: A model cannot be used as configured, or its key is missing.
+    """
+    known = find_operators()
+    classes = [known[name] for name in operator_names(config)]
+    ledger = Ledger(dollars)
+    models = [
+        build_model(
+            section.provider,
+            section.name,
+            ledger=ledger,
+            max_tokens=section.max_tokens,
+            base_url=section.base_url,
+            options=section.options,
+        )
+        for section in (config.models if any(cls.needs_model for cls in classes) else ())
+    ]
+    return {cls.name: tuple(_with_model(cls, model) for model in models) if cls.needs_model else (cls(),) for cls in classes}
+
+
+def _with_model(cls: type[Operator], model: object) -> Operator:
+    build: type = cls  # an operator with `needs_model` takes its model by this name
+    operator: Operator = build(model=model)
+    return operator
+
+
+def _setup(task: Task, target: str) -> TaskSetup:
+    from evo.tasks.loading import starting_sources
+
+    context = Context(
+        task=task.name,
+        description=task.description,
+        entry=task.entry,
+        reference_source=_source(task),
+        allowed_operators=task.operators,
+        target=target,
+        triton_version=importlib.metadata.version("triton"),
+    )
+    return TaskSetup(task, tuple(Variant(task.name, source) for source in starting_sources(task)), context)
+
+
+def _source(task: Task) -> str:
+    try:
+        return inspect.getsource(task.reference)
+    except (TypeError, OSError):  # a callable without source of its own, e.g. functools.partial
+        return task.path.read_text(encoding="utf-8") if task.path else ""

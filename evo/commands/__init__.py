@@ -1,0 +1,1 @@
+"""What each command of `triton-evolve` does; `evo.main` parses the arguments."""

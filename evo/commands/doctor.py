@@ -1,0 +1,91 @@
+"""`triton-evolve doctor`: what this machine offers a search, and what stands in its way."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+
+from rich.table import Table
+
+from evo.commands.console import make_console
+
+PACKAGES = ("triton-evolve", "torch", "triton", "ray", "optuna", "anthropic", "SQLAlchemy", "libcst", "numpy")
+OTHER_EVO = "evo"
+"""A distribution on PyPI (trajectory evaluation) whose import package has the same name as ours."""
+
+KEYS = ("ANTHROPIC_API_KEY",)
+
+
+def doctor_command() -> int:
+    """Prints the findings.
+
+    Returns:
+        0, or 1 where something keeps searches from working here.
+    """
+    console = make_console()
+    table = Table("what", "found", "note", box=None, header_style="bold")
+    problems = [*_versions(table), *_sandbox(table)]
+    _machine(table)
+    console.print(table)
+    for problem in problems:
+        console.print(f"problem: {problem}", style="red")
+    console.print("A search can run here." if not problems else "Mend the above first.")
+    return 1 if problems else 0
+
+
+def conflict() -> str | None:
+    """What to do where PyPI's other `evo` is installed beside us, else None."""
+    try:
+        other = importlib.metadata.distribution(OTHER_EVO)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return f"the package {OTHER_EVO} {other.version} is installed too and has our import name: use a fresh environment"
+
+
+def _versions(table: Table) -> list[str]:
+    problems = []
+    table.add_row("Python", platform.python_version(), "")
+    for name in PACKAGES:
+        try:
+            table.add_row(name, importlib.metadata.version(name), "")
+        except importlib.metadata.PackageNotFoundError:
+            table.add_row(name, "not installed", "run from a checkout" if name == "triton-evolve" else "")
+            if name != "triton-evolve":
+                problems.append(f"{name} is not installed: pip install triton-evolve")
+    other = conflict()
+    return [*problems, other] if other else problems
+
+
+def _sandbox(table: Table) -> list[str]:
+    from evo.tracing.sandbox import abilities
+
+    for ability, there in abilities().items():
+        table.add_row(
+            f"sandbox: {ability}", "yes" if there else "no", "" if there else "untrusted code is isolated less; see README"
+        )
+    return []
+
+
+def _machine(table: Table) -> None:
+    table.add_row("CPU cores", str(len(os.sched_getaffinity(0))), "")
+    gpus = _gpus()
+    for number, gpu in enumerate(gpus):
+        table.add_row(f"GPU {number}", gpu, "")
+    if not gpus:
+        table.add_row("GPU", "none", "kernels are interpreted, latencies are modelled estimates")
+    for key in KEYS:
+        found = bool(os.environ.get(key))
+        table.add_row(key, "set" if found else "not set", "" if found else "only needed for `models:` of that provider")
+
+
+def _gpus() -> list[str]:
+    """Names from the driver's own tool: no CUDA context is made for a look."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    query = [tool, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()] if answer.returncode == 0 else []

@@ -1,0 +1,61 @@
+"""The commands that look at stores and tasks: `status`, `export`, `tasks`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from evo.commands.console import make_console
+from population_store.opening import open_store
+
+
+def status_command(store: str, watch_s: float | None, top: int) -> None:
+    """Shows a run once, or again every `watch_s` seconds.
+
+    Raises:
+        StoreError: There is no such store, or it is of a newer version.
+    """
+    from evo.reporting.status import StatusReader, render_status
+
+    console = make_console()
+    with open_store(store) as opened:
+        reader = StatusReader(opened)
+        if watch_s is None:
+            console.print(render_status(reader.look(top)))
+            return
+        try:
+            with Live(render_status(reader.look(top)), console=console, auto_refresh=False) as live:
+                while True:
+                    time.sleep(watch_s)
+                    live.update(render_status(reader.look(top)), refresh=True)
+        except KeyboardInterrupt:
+            return  # the way to end a watch
+
+
+def export_command(store: str, out: Path, task: str | None) -> None:
+    """Writes the Pareto front of one task or of all.
+
+    Raises:
+        InputError: The store cannot be used, or has no such task.
+    """
+    from evo.reporting.export import export_front
+
+    with open_store(store) as opened:
+        for path in export_front(opened, out, task=task):
+            typer.echo(path)
+
+
+def tasks_command() -> None:
+    """Lists the tasks of the package with the first line of their descriptions."""
+    from evo.tasks.loading import builtin_tasks, load_task
+
+    table = Table("task", "cases (training + held out)", "what it computes", box=None, header_style="bold", pad_edge=False)
+    for name in builtin_tasks():
+        task = load_task(name)
+        cases = f"{len(task.training_cases)} + {len(task.held_out_cases)}"
+        table.add_row(name, cases, task.description.strip().split(". ")[0])
+    make_console().print(table)

@@ -1,0 +1,208 @@
+"""`triton-evolve run` and `resume`: from a configuration or a store to an exported front."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from evo.commands.console import make_console
+from evo.commands.doctor import conflict
+from evo.commands.interruption import Interruption
+from evo.config import RunConfig, read_config
+from evo.errors import ConfigError, StoreError, TaskError
+from evo.records import LatencyKind
+from evo.registry import evaluator_factory, operator_names
+from evo.search.settings import Budget
+from evo.tasks.base import Task
+from evo.tracing.targets import target_named
+from population_store.base import RunHeader
+from population_store.opening import open_store
+
+RUNS = Path("runs")
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+
+def run_command(
+    path: Path,
+    store: str | None,
+    address: str | None,
+    export: Path | None,
+    evaluations: int | None,
+    wall_s: float | None,
+) -> int:
+    """Starts the search that a configuration file describes.
+
+    Returns:
+        Exit status.
+
+    Raises:
+        InputError: The file, a task, an operator, the store or the device cannot be used.
+    """
+    config = read_config(path)
+    where = store or config.store
+    config = config.model_copy(
+        update={
+            "store": _absolute(where) if where else str(_free_path(config.name)),
+            "budget": _budget(config.budget, evaluations, wall_s),
+            "cluster": config.cluster.model_copy(update={"address": address or config.cluster.address}),
+        }
+    )
+    if "://" not in str(config.store) and Path(str(config.store)).exists():
+        raise StoreError(
+            str(config.store), action="exists already: go on with it by `triton-evolve resume`, or give another --store"
+        )
+    return _search(config, _load(config), export, resumed=False)
+
+
+def resume_command(store: str, address: str | None, export: Path | None, evaluations: int | None, wall_s: float | None) -> int:
+    """Goes on with the run of a store.
+
+    Returns:
+        Exit status.
+
+    Raises:
+        InputError: The store cannot be used, or a task changed since the run began.
+    """
+    with open_store(store, write=True) as opened:  # migrates an older schema, and tells at once if another run owns it
+        header = opened.header
+    config = RunConfig.from_text(header.config, f"{store}: its configuration")
+    config = config.model_copy(
+        update={
+            "store": _absolute(store),
+            "budget": _budget(config.budget, evaluations, wall_s),
+            "cluster": config.cluster.model_copy(update={"address": address}),
+        }
+    )
+    tasks = _load(config)
+    _check_unchanged(tasks, json.loads(header.tasks))
+    return _search(config, tasks, export, resumed=True)
+
+
+def make_header(config: RunConfig, tasks: Mapping[str, Task]) -> RunHeader:
+    """What identifies a new run."""
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "triton", "ray", "optuna")}
+    return RunHeader(
+        name=config.name,
+        seed=config.seed,
+        config=config.to_text(),
+        tasks=json.dumps(_texts(tasks)),
+        versions=json.dumps({"python": platform.python_version(), "triton-evolve": _own_version(), **versions}),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _search(config: RunConfig, tasks: Mapping[str, Task], export: Path | None, *, resumed: bool) -> int:
+    from evo.cluster.devices import resolve_device
+    from evo.cluster.running import Driver
+    from evo.cluster.session import ray_session
+    from evo.cluster.spec import RunSpec
+    from evo.reporting.progress import progress_display
+
+    store = str(config.store)
+    console = make_console()
+    with Interruption() as interruption:
+        with ray_session(config.cluster) as capacity:
+            interruption.install()  # Ray has put its own handlers in place
+            device, target = resolve_device(config, capacity)
+            config = config.model_copy(update={"target": target})
+            spec = RunSpec(config, store, None if resumed else make_header(config, tasks), device)
+            console.print(f"{'resuming' if resumed else 'starting'} {config.name} on {device}; store: {store}")
+            with progress_display(console, _latency_kind(config, device)) as observe:
+                reason = Driver(spec, capacity, observe, lambda: interruption.reason).run()
+        if interruption.reason is not None:
+            typer.echo(f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {store}")
+            return INTERRUPTED
+        _report(console, store, export or _front_folder(store), reason)
+    return 0
+
+
+def _latency_kind(config: RunConfig, device: str) -> LatencyKind:
+    if config.evaluator == "simulated":
+        return LatencyKind.SIMULATED
+    return LatencyKind.MEASURED if device == "gpu" else LatencyKind.MODELLED
+
+
+def _report(console: Console, store: str, out: Path, reason: str) -> None:
+    from evo.reporting.export import export_front
+    from evo.reporting.status import StatusReader, best_table
+
+    with open_store(store) as opened:
+        best = StatusReader(opened).look(top=3).best
+        console.print(f"\n{reason}\n")
+        console.print(best_table([row for rows in best.values() for row in rows]))
+        if not any(best.values()):
+            console.print("no variant passed; `triton-evolve status` says what they failed on")
+        else:
+            export_front(opened, out)
+            typer.echo(f"\nPareto front: {out}")
+    typer.echo(f"store:        {store}")
+    typer.echo(f"look further: triton-evolve status {store}")
+    typer.echo(f"go on:        triton-evolve resume {store} --evaluations N")
+
+
+def _load(config: RunConfig) -> Mapping[str, Task]:
+    """Checks what can be checked without Ray, so that a mistake is answered at once."""
+    from evo.cluster.setup import load_tasks
+
+    other = conflict()
+    if other is not None:
+        raise ConfigError("this environment", action=other)
+    operator_names(config)
+    evaluator_factory(config.evaluator)
+    if config.target != "auto":
+        target_named(config.target)
+    return load_tasks(config)
+
+
+def _texts(tasks: Mapping[str, Task]) -> dict[str, str]:
+    return {name: task.path.read_text(encoding="utf-8") if task.path else "" for name, task in tasks.items()}
+
+
+def _check_unchanged(tasks: Mapping[str, Task], recorded: Mapping[str, str]) -> None:
+    for name, text in _texts(tasks).items():
+        if recorded.get(name) != text:
+            where = str(tasks[name].path or name)
+            raise TaskError(
+                where, action="it changed since the run began, so results would not compare: restore it, or start a new run"
+            )
+
+
+def _budget(budget: Budget, evaluations: int | None, wall_s: float | None) -> Budget:
+    given: dict[str, Any] = {"evaluations": evaluations, "wall_s": wall_s}
+    return dataclasses.replace(budget, **{key: value for key, value in given.items() if value is not None})
+
+
+def _absolute(store: str) -> str:
+    return store if "://" in store else str(Path(store).expanduser().resolve())
+
+
+def _free_path(name: str) -> Path:
+    """``runs/NAME.sqlite``, or the first free ``runs/NAME-N.sqlite``: a store is never overwritten."""
+    path, number = RUNS / f"{name}.sqlite", 2
+    while path.exists():
+        path, number = RUNS / f"{name}-{number}.sqlite", number + 1
+    return path.resolve()
+
+
+def _front_folder(store: str) -> Path:
+    if "://" in store and not store.startswith("sqlite:///"):
+        return RUNS / "front"
+    path = Path(store.removeprefix("sqlite:///"))
+    return path.with_name(f"{path.stem}-front")
+
+
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("triton-evolve")
+    except importlib.metadata.PackageNotFoundError:
+        return "checkout"

@@ -1,0 +1,138 @@
+"""The command line `triton-evolve`: arguments and exit statuses; what commands do is in `evo.commands`.
+
+Exit status 0: done. 1: failed. 2: something given is wrong (one line says what). 130: stopped by Ctrl-C or SIGTERM.
+Torch, Triton and Ray are imported by the commands that need them, so that `--help` and mistakes are quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evo.errors import InputError, TritonEvolveError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Search-based evolutionary optimizer of Triton kernels.",
+)
+
+StoreArgument = Annotated[str, typer.Argument(help="Path or URL of a population store.")]
+AddressOption = Annotated[
+    str | None, typer.Option(help="Ray cluster to join: auto, host:port or ray://…; a local one is started without.")
+]
+ExportOption = Annotated[Path | None, typer.Option("--export", help="Folder for the exported front; default: beside the store.")]
+EvaluationsOption = Annotated[int | None, typer.Option(min=1, help="Instead of budget.evaluations.")]
+WallOption = Annotated[float | None, typer.Option(min=0.0, help="Instead of budget.wall_s, seconds.")]
+TaskOption = Annotated[str | None, typer.Option(help="Only this task.")]
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="YAML file, e.g. configs/quickstart.yaml.")],
+    store: Annotated[str | None, typer.Option(help="Path or URL of the store to create; default: runs/NAME.sqlite.")] = None,
+    address: AddressOption = None,
+    export: ExportOption = None,
+    evaluations: EvaluationsOption = None,
+    wall_s: WallOption = None,
+) -> None:
+    """Starts a search and exports the Pareto front at its end."""
+    from evo.commands.search import run_command
+
+    raise typer.Exit(run_command(config, store, address, export, evaluations, wall_s))
+
+
+@app.command()
+def resume(
+    store: StoreArgument,
+    address: AddressOption = None,
+    export: ExportOption = None,
+    evaluations: EvaluationsOption = None,
+    wall_s: WallOption = None,
+) -> None:
+    """Goes on with a search that was stopped or killed; a larger budget prolongs one that ended."""
+    from evo.commands.search import resume_command
+
+    raise typer.Exit(resume_command(store, address, export, evaluations, wall_s))
+
+
+@app.command()
+def status(
+    store: StoreArgument,
+    watch: Annotated[float | None, typer.Option(min=0.2, help="Look again every so many seconds, until Ctrl-C.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Variants shown per task.")] = 5,
+) -> None:
+    """Shows how a run stands, also while it runs."""
+    from evo.commands.looking import status_command
+
+    status_command(store, watch, top)
+
+
+@app.command(name="export")
+def export_front(
+    store: StoreArgument,
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    task: TaskOption = None,
+) -> None:
+    """Writes the Pareto front of each task as importable kernels."""
+    from evo.commands.looking import export_command
+
+    export_command(store, out, task)
+
+
+@app.command()
+def trace(
+    file: Annotated[Path, typer.Argument(help="A kernel module.")],
+    task: Annotated[str, typer.Option(help="Task name or path of a task file.")],
+    target: Annotated[str, typer.Option(help="cuda:80, cuda:90, cuda:100, hip:gfx942 …")] = "cuda:90",
+    case: Annotated[str | None, typer.Option(help="Case name; default: the first training case.")] = None,
+) -> None:
+    """Shows the launch plan of a kernel and what its binaries use, without a GPU."""
+    from evo.commands.tracing import trace_command
+
+    raise typer.Exit(trace_command(file, task, target, case))
+
+
+@app.command()
+def tasks() -> None:
+    """Lists the tasks of the package."""
+    from evo.commands.looking import tasks_command
+
+    tasks_command()
+
+
+@app.command()
+def doctor() -> None:
+    """Checks this machine: versions, GPUs, what sandboxes can do, conflicting packages."""
+    from evo.commands.doctor import doctor_command
+
+    raise typer.Exit(doctor_command())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the command `triton-evolve`; always ends by SystemExit.
+
+    Args:
+        arguments: Instead of those of the process.
+    """
+    try:
+        app(arguments, prog_name="triton-evolve")
+    except InputError as error:
+        _fail(error, 2)
+    except TritonEvolveError as error:
+        _fail(error, 1)
+
+
+def _fail(error: TritonEvolveError, status: int) -> None:
+    typer.echo(f"triton-evolve: {' '.join(str(error).split())}", err=True)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from evo.errors import ConfigError, InputError, ModelError, SpendLimitError
+from evo.errors import SpendLimitError
 from evo.records import Exchange
 from operators.models.anthropic import AnthropicModel
 from operators.models.base import Prompt, RequestError
-from operators.models.building import build_model, providers
 from operators.models.ledger import Ledger
 from operators.models.prices import read_prices
 from tests.operators_tests.loopback import Answer, Failure, Loopback, Message, Raw, reply
@@ -332,66 +331,8 @@ def test_the_key_appears_nowhere(caplog: pytest.LogCaptureFixture) -> None:
         pickle.dumps(client)
 
 
-def test_a_missing_key_is_told_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("ANTHROPIC_API_KEY")
-    for _ in range(2):
-        with pytest.raises(InputError, match="set ANTHROPIC_API_KEY") as caught:
-            AnthropicModel(MODEL, ledger=Ledger(1.0))
-        assert "\n" not in str(caught.value)
-        monkeypatch.delenv("ANTHROPIC_CONFIG_DIR", raising=False)  # the SDK then looks into the home folder
-        monkeypatch.setenv("HOME", str(tmp_path))
-
-
-def test_a_model_without_a_price_is_refused_under_a_cap_only(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"model claude-unheard-1.*no price is known"):
-        AnthropicModel("claude-unheard-1", ledger=Ledger(1.0))
-    AnthropicModel("claude-unheard-1", ledger=Ledger(None))
-    own = tmp_path / "own.toml"
-    own.write_text(
-        'dated = "2026-12-01"\n[models.claude-unheard-1]\ninput = 1\noutput = 2\nwrite_5m = 1\nwrite_1h = 1\nread = 1\n'
-    )
-    AnthropicModel("claude-unheard-1", ledger=Ledger(1.0), prices=str(own))
-
-
 def test_one_client_serves_several_event_loops() -> None:
     with Loopback([reply(GOOD)]) as server:
         client = model(server)
         replies = [asyncio.run(client.complete(PROMPT)).reply for _ in range(3)]
     assert replies == [GOOD] * 3
-
-
-def test_a_configuration_builds_it_by_name() -> None:
-    assert "anthropic" in providers()
-    with Loopback([reply(GOOD)]) as server:
-        options: dict[str, bool | int | float | str] = {"max_retries": 0, "effort": "low"}
-        built = build_model("anthropic", MODEL, ledger=Ledger(1.0), max_tokens=500, base_url=server.url, options=options)
-        assert (built.name, built.max_tokens) == (MODEL, 500)
-        assert asyncio.run(built.complete(PROMPT)).reply == GOOD
-
-
-@pytest.mark.parametrize(
-    ("provider", "options", "said"),
-    [
-        ("antropic", {}, "allowed: anthropic"),
-        ("replaying", {}, "allowed: anthropic"),
-        ("anthropic", {"temperature": 1.0}, "given 'temperature'; allowed: timeout_s"),
-        ("anthropic", {"effort": "huge"}, "allowed: low, medium, high"),
-        ("anthropic", {"max_retries": True}, "allowed: int"),
-        ("anthropic", {"max_retries": 99}, "0 … 10"),
-        ("anthropic", {"timeout_s": "long"}, "options.timeout_s of anthropic; given 'long'; allowed: float"),
-    ],
-)
-def test_a_wrong_configuration_is_one_line(provider: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
-        build_model(provider, MODEL, ledger=Ledger(1.0), options=options)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_base_url_holds_no_password() -> None:
-    with pytest.raises(ConfigError, match="keys come from the environment") as caught:
-        build_model("anthropic", MODEL, ledger=Ledger(1.0), base_url="https://me:hunter2@example.org")
-    assert "hunter2" not in str(caught.value)
-
-
-def test_errors_are_model_errors() -> None:
-    assert issubclass(RequestError, ModelError)

@@ -12,6 +12,7 @@
     ├── PlanError                   a launch plan that is malformed or hostile (becomes an Evaluation)
     ├── ModelError                  a language-model endpoint (a failed proposal)
     │   └── SpendLimitError         ends the run: no money is left
+    ├── SandboxError                a sandbox cannot be started on this machine
     └── WorkerDied                  a child process ended, hung or overran a limit
 
 A bad kernel is none of these: it is an `evo.records.Evaluation` with a failure status.
@@ -85,6 +86,10 @@ class ModelError(TritonEvolveError):
 
 class SpendLimitError(ModelError):
     """The account or the run's budget has no money left; the search must stop asking."""
+
+
+class SandboxError(TritonEvolveError):
+    """A sandbox process cannot be started on this machine (set TRITON_EVOLVE_DEBUG=1 to see its own messages)."""
 
 
 class WorkerDied(TritonEvolveError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import subprocess
@@ -15,11 +16,6 @@ import triton
 import triton.compiler
 
 from evo.tracing.targets import TARGETS
-
-_METADATA = (
-    "name", "shared", "num_warps", "num_ctas", "warp_size", "global_scratch_size", "global_scratch_align", "profile_scratch_size",
-    "profile_scratch_align", "launch_cooperative_grid", "launch_pdl", "tensordesc_meta", "tmem_size", "cluster_dims", "ir_override",
-)  # fmt: skip
 
 
 def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
@@ -38,10 +34,10 @@ def compile_kernel(request: dict[str, Any]) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compiled = triton.compiler.compile(str(path), target=target.gpu_target, options=request["options"])
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  whatever Triton raises on hostile TTIR is a verdict
         return {"failure": _failure(error)}
     metadata = compiled.metadata._asdict()
-    kept = {key: metadata[key] for key in _METADATA if key in metadata}
+    kept = json.loads(json.dumps(metadata, default=vars))
     shared = int(metadata["shared"])
     if shared > target.max_shared_bytes:
         text = f"needs {shared} bytes of shared memory, {target.name} has {target.max_shared_bytes}; use smaller tiles or fewer stages"

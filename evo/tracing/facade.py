@@ -104,7 +104,8 @@ class StandInDriver:
 
 def _claimed_device(tensor: FakeTensor) -> torch.device:
     # Candidate code runs directly under the facade; torch's own code, below it, must see where the fake really is.
-    return _CUDA if isinstance(_get_current_function_mode(), CudaFacade) else tensor.fake_device
+    mode = _get_current_function_mode()  # type: ignore[no-untyped-call]
+    return _CUDA if isinstance(mode, CudaFacade) else tensor.fake_device
 
 
 @contextlib.contextmanager
@@ -112,11 +113,10 @@ def fake_cuda(recording: Recording, target: Target) -> Iterator[None]:
     """Replaces device look-ups of this process for good measure until it ends; the process is disposable."""
     driver = StandInDriver(target)
     triton.runtime.driver.set_active(driver)
-    FakeTensor.data_ptr = lambda tensor: recording.address(tensor)  # type: ignore[method-assign,misc,assignment]
-    original_device = FakeTensor.device
-    FakeTensor.device = property(  # type: ignore[assignment,misc]
-        lambda tensor: _claimed_device(tensor) if not tensor.fake_mode.in_kernel_invocation else original_device.fget(tensor)
-    )
+    setattr(FakeTensor, "data_ptr", lambda tensor: recording.address(tensor))  # noqa: B010  a method of torch's is replaced on purpose
+    original: Any = FakeTensor.device
+    claimed = property(lambda t: original.fget(t) if t.fake_mode.in_kernel_invocation else _claimed_device(t))
+    setattr(FakeTensor, "device", claimed)  # noqa: B010
     properties = SimpleNamespace(
         name=target.name,
         major=target.capability[0],

@@ -30,6 +30,7 @@ def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # children share these pages
+    send_message(connection, {"ready": True})
     while True:
         try:
             message = receive_message(connection)
@@ -100,7 +101,7 @@ def _child(message: dict[str, Any], limits: Limits, scratch: Path, writer: int) 
         while data:
             data = data[os.write(writer, data) :]
         code = 0
-    except Exception:
+    except Exception:  # noqa: BLE001
         traceback.print_exc()  # ours to mend: seen where the server's stderr is kept
     finally:
         os._exit(code)

@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from evo.errors import PlanError
 from evo.records import Record, content_id
@@ -237,7 +237,7 @@ def step_from_json(data: Mapping[str, Any]) -> Step:
         raise PlanError(f"unknown step {data.get('step')!r}; known: {', '.join(_STEP_TYPES)}")
     fields = {key: tuple(item) if isinstance(item, list) else item for key, item in data.items() if key != "step"}
     try:
-        return kind(**fields)
+        return cast(Step, cast(Any, kind)(**fields))
     except TypeError as error:
         raise PlanError(f"step {data.get('step')}: {error}") from error
 

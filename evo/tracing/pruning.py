@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
-from evo.tracing.plan import Allocate, Copy, Fill, Launch, LaunchPlan, Operator, Step
+from evo.tracing.effects import references, storages_of, written_by
+from evo.tracing.plan import Allocate, Copy, Fill, LaunchPlan, Operator, Step
 from evo.tracing.recorder import Refused
 
 
 def keep_needed(plan: LaunchPlan) -> LaunchPlan:
-    """Keeps those prepare steps that touch storages the later phases use, directly or through other prepare steps; renumbers
+    """Keeps those prepare steps that write storages the later phases use, directly or through other prepare steps; renumbers
     storages, values and kernels by use, so that what was dropped leaves no trace in the plan hash.
 
     Raises:
@@ -27,47 +27,13 @@ def keep_needed(plan: LaunchPlan) -> LaunchPlan:
     inputs = {plan.values[s.value].storage for s in plan.sources if s.kind != "parameter"}
     kept: list[Step] = []
     for step in reversed(plan.steps["prepare"]):
-        storages = set(storages_of(step, plan))
-        if storages & needed:
+        if needed.intersection(written_by(step, plan)):
+            storages = set(storages_of(step, plan))
             if storages & inputs:
                 raise Refused("the module keeps state from one call to the next that depends on the call's inputs")
             needed |= storages & made
             kept.append(step)
     return _renumber(dataclasses.replace(plan, steps={**plan.steps, "prepare": tuple(reversed(kept))}))
-
-
-def storages_of(step: Step, plan: LaunchPlan) -> Iterator[int]:
-    """Every storage a step touches."""
-    if isinstance(step, Allocate):
-        yield step.storage
-        return
-    for index in values_of(step):
-        yield plan.values[index].storage
-
-
-def values_of(step: Step) -> Iterator[int]:
-    """Every value a step names."""
-    if isinstance(step, Fill):
-        yield step.value
-    elif isinstance(step, Copy):
-        yield from (step.target, step.source)
-    elif isinstance(step, Operator):
-        yield from references([*step.arguments, step.keywords])
-        yield from (result for result in step.results if result is not None)
-    elif isinstance(step, Launch):
-        yield from references(list(step.arguments))
-
-
-def references(node: Any) -> Iterator[int]:
-    """Values named anywhere in a JSON tree (descriptors included)."""
-    if isinstance(node, dict):
-        if isinstance(node.get("value"), int):
-            yield node["value"]
-        for item in node.values():
-            yield from references(item)
-    elif isinstance(node, list | tuple):
-        for item in node:
-            yield from references(item)
 
 
 def _renumber(plan: LaunchPlan) -> LaunchPlan:

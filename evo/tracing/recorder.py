@@ -156,11 +156,11 @@ class Recording:
         )  # fmt: skip
 
 
-class RecordingMode(TorchDispatchMode):
+class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what each torch operator does to storages: allocation, fill, copy, view (nothing) or a computation."""
 
     def __init__(self, recording: Recording) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recording = recording
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -168,6 +168,8 @@ class RecordingMode(TorchDispatchMode):
         keywords = dict(kwargs or {})
         name = f"{func.namespace}.{func._opname}"
         result = func(*args, **keywords)
+        if func.namespace == "prim":  # questions about a tensor, not work
+            return result
         record, tensors = self._recording, _tensors(result)
         if name in _EMPTY:
             self._allocate(result)

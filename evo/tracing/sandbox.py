@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evo.errors import WorkerDied
+from evo.errors import SandboxError, WorkerDied
 
 NOBODY = 65534
 CLONE_NEWNET = 0x40000000
@@ -147,6 +147,7 @@ class ForkServer:
 
         Raises:
             WorkerDied: Deadline, signal, exit or an oversized answer. The server itself stays usable.
+            SandboxError: The server cannot be started.
         """
         message = {
             "function": function,
@@ -213,6 +214,11 @@ class ForkServer:
         )
         theirs.close()
         self._socket = ours
+        try:
+            receive_message(ours)  # the server says when its imports are done
+        except (OSError, EOFError) as error:
+            self.close()
+            raise SandboxError(f"the {self.role} sandbox does not start; run with TRITON_EVOLVE_DEBUG=1 to see why") from error
         return ours
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from evo.errors import PlanError
 from evo.tracing import plan as p
+from evo.tracing.effects import storages_of
 
 _NAME = re.compile(r"[A-Za-z_$][\w$.]{0,255}")
 _TYPE = re.compile(r"(\*k?[a-z0-9]+|constexpr|nvTmaDesc|tensordesc(_im2col)?<[\w\[\], =]+>|[a-z]+\d+(e\d+(b\d+)?(nv|fnuz)?)?)")
@@ -54,9 +55,16 @@ def _parse(data: Any) -> p.LaunchPlan:
     for phase in p.PHASES:
         for step in steps[phase]:
             _check_step(step, plan, live)
+    _check_prepare(plan)
     for reference in _references(plan.outputs):
         _require(values[_integer(reference, 0, len(values) - 1, "output")].storage in live, "an output nobody made")
     return plan
+
+
+def _check_prepare(plan: p.LaunchPlan) -> None:
+    inputs = {plan.values[source.value].storage for source in plan.sources if source.kind != "parameter"}
+    for step in plan.steps["prepare"]:
+        _require(not inputs.intersection(storages_of(step, plan)), "the prepare phase touches a call's inputs")
 
 
 def _check_step(step: p.Step, plan: p.LaunchPlan, live: set[int]) -> None:

@@ -40,6 +40,8 @@ class LeaseBook:
         self._work: dict[tuple[int, Effort], str] = {}
         self.loans: set[int] = set()
         self._devices: dict[str, str] = {}
+        self._variants: dict[str, str] = {}
+        self._tokens: dict[str, str] = {}
         self._deadlines: dict[str | int, float] = {}
         self._reserved: dict[tuple[str, str, str], str] = {}
         self._epoch = epoch
@@ -54,6 +56,8 @@ class LeaseBook:
         self.leases[lease.token] = lease
         self._work[item.number, item.effort] = lease.token
         self._devices[lease.token] = device
+        self._variants[lease.token] = variant_id = item.variant.variant_id
+        self._tokens[variant_id] = lease.token
         self._deadlines[lease.token] = self._clock() + self._lease_s
         return lease
 
@@ -81,6 +85,8 @@ class LeaseBook:
         lease = self.leases.pop(work, None)
         if lease is not None:
             del self._work[lease.item.number, lease.item.effort]
+            if self._tokens.get(variant_id := self._variants.pop(lease.token)) == lease.token:
+                del self._tokens[variant_id]
         return lease
 
     def overdue(self) -> tuple[str | int, ...]:
@@ -95,7 +101,7 @@ class LeaseBook:
             return None
         key = (self.leases[token].task, self._devices[token], plan_hash)
         holder = self._reserved.setdefault(key, token)
-        return None if holder == token else self.leases[holder].item.variant.variant_id
+        return None if holder == token else self._variants[holder]
 
     def is_leased(self, number: int, effort: Effort) -> bool:
         """Somebody is doing this evaluation."""
@@ -103,8 +109,7 @@ class LeaseBook:
 
     def token_of(self, variant_id: str) -> str | None:
         """The newest live lease of a variant."""
-        found = [token for token, lease in self.leases.items() if lease.item.variant.variant_id == variant_id]
-        return found[-1] if found else None
+        return self._tokens.get(variant_id)
 
     def device_of(self, token: str) -> str:
         """The device a lease was handed out for."""

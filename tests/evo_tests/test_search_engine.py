@@ -14,7 +14,7 @@ import pytest
 from evo.errors import StoreError, TaskError
 from evo.evaluation.base import Effort
 from evo.evaluation.simulated import SimulatedEvaluator
-from evo.records import Evaluation, Event, EventKind, Exchange, NoProposal, Proposal, Stage, Status, Usage
+from evo.records import Evaluation, Event, EventKind, Exchange, NoProposal, Proposal, Request, Stage, Status, Usage
 from evo.search.engine import Engine, ProposalWork
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
@@ -477,3 +477,73 @@ def test_a_verdict_on_another_variant_is_an_error(store: PopulationStore) -> Non
     verdict = SimulatedEvaluator(3).evaluate(lease.item, engine.claim)
     with pytest.raises(ValueError, match="given a verdict on other"):
         engine.tell_evaluation(lease.token, dataclasses.replace(verdict, variant_id="other"))
+
+
+def test_a_restarted_lineage_begins_with_another_operator_and_knows_what_was_abandoned(store: PopulationStore) -> None:
+    settings = SearchSettings(islands=1, signature_limit=1, crossover_share=0.0, repair_share=0.0)
+    engine = engine_on(store, settings=settings)
+    next(steps(engine, SimulatedEvaluator(3)))
+    lineages, used = [], []
+    for number in range(6):
+        (work,) = engine.ask_proposals(1)
+        assert len(work.context.tabu) == number
+        lineages.append(work.request.lineage)
+        used.append(work.request.operator)
+        engine.tell_proposal(
+            work.request.number, Proposal(render({"knob_a": number % 4, "knob_b": 1 + number // 4}), f"idea {number}")
+        )
+        (lease,) = engine.ask_evaluations(1)
+        variant_id = lease.item.variant.variant_id
+        failed = Evaluation(variant_id, Status.COMPILE_ERROR, Stage.COMPILE, "simulated", message="no", signature="no")
+        engine.tell_evaluation(lease.token, failed)
+    assert lineages == [f"toy/0/{number}" for number in range(6)]
+    assert all(one != next_one for one, next_one in itertools.pairwise(used)), "each unlike what the lineage before it tried"
+    assert [event.kind for event in store.events()] == [EventKind.TRAPPED, EventKind.RESTART] * 6
+    assert "same error" in store.events()[0].reason
+    assert work.context.tabu[-1] == "idea 4"
+
+
+def test_the_best_migrate_to_the_next_island_of_the_ring(store: PopulationStore) -> None:
+    engine = engine_on(store, settings=dataclasses.replace(SMALL, islands=3, migrants=1, migration_interval=4))
+    finish(engine)
+    moves = [event for event in store.events() if event.kind is EventKind.MIGRATION]
+    assert moves
+    requests, made_on = requests_of(store), dict[str, int]()
+    for _, entry in store.journal():
+        if isinstance(entry, OutcomeEntry) and entry.variant is not None:
+            made_on.setdefault(entry.variant.variant_id, requests[entry.number].island)
+    first = moves[0]
+    assert first.island == (made_on[first.variant_id] + 1) % 3
+    assert first.lineage.startswith(f"toy/{first.island}/")
+    assert first.reason == f"from island {(first.island - 1) % 3}"
+
+
+def requests_of(store: PopulationStore) -> dict[int, Request]:
+    return {entry.number: entry for _, entry in store.journal() if isinstance(entry, Request)}
+
+
+def test_map_elites_searches_and_resumes_too(store: PopulationStore) -> None:
+    settings = dataclasses.replace(SMALL, selection="map_elites")
+    engine = engine_on(store, settings=settings)
+    finish(engine)
+    task = engine.progress().tasks[0]
+    assert task.best_fitness > 1.0
+    assert engine_on(store, settings=settings).progress().tasks == engine.progress().tasks
+
+
+def test_a_failed_variant_is_repaired_with_its_verdict_at_hand(store: PopulationStore) -> None:
+    engine = engine_on(store, settings=SearchSettings(islands=1, repair_share=1.0))
+    next(steps(engine, SimulatedEvaluator(3)))
+    (work,) = engine.ask_proposals(1)
+    assert work.request.operator != "toy_repair", "nothing to repair yet"
+    engine.tell_proposal(work.request.number, Proposal(render({"knob_a": 1}), "idea"))
+    (lease,) = engine.ask_evaluations(1)
+    broken = lease.item.variant.variant_id
+    verdict = Evaluation(broken, Status.WRONG_VALUES, Stage.GATE, "simulated", message="row 3 is wrong", signature="rows")
+    engine.tell_evaluation(lease.token, verdict)
+    first, second = engine.ask_proposals(2)
+    assert (first.request.operator, first.request.parents) == ("toy_repair", (broken,))
+    evaluation = first.parents[0].evaluation
+    assert evaluation is not None
+    assert evaluation.message == "row 3 is wrong"
+    assert second.request.operator != "toy_repair", "one repair at a time"

@@ -28,6 +28,7 @@ AddressOption = Annotated[
     str | None, typer.Option(help="Ray cluster to join: auto, host:port or ray://…; a local one is started without.")
 ]
 ExportOption = Annotated[Path | None, typer.Option("--export", help="Folder for the exported front; default: beside the store.")]
+NoExportOption = Annotated[bool, typer.Option("--no-export", help="Export nothing at the end.")]
 EvaluationsOption = Annotated[int | None, typer.Option(min=1, help="Instead of budget.evaluations.")]
 WallOption = Annotated[float | None, typer.Option(min=0.0, help="Instead of budget.wall_s, seconds.")]
 TaskOption = Annotated[str | None, typer.Option(help="Only this task.")]
@@ -39,13 +40,14 @@ def run(
     store: Annotated[str | None, typer.Option(help="Path or URL of the store to create; default: runs/NAME.sqlite.")] = None,
     address: AddressOption = None,
     export: ExportOption = None,
+    no_export: NoExportOption = False,
     evaluations: EvaluationsOption = None,
     wall_s: WallOption = None,
 ) -> None:
     """Starts a search and exports the Pareto front at its end."""
-    from evo.commands.search import run_command
+    from evo.commands.search import Overrides, run_command
 
-    raise typer.Exit(run_command(config, store, address, export, evaluations, wall_s))
+    raise typer.Exit(run_command(config, store, Overrides(address, export, no_export, evaluations, wall_s)))
 
 
 @app.command()
@@ -53,13 +55,14 @@ def resume(
     store: StoreArgument,
     address: AddressOption = None,
     export: ExportOption = None,
+    no_export: NoExportOption = False,
     evaluations: EvaluationsOption = None,
     wall_s: WallOption = None,
 ) -> None:
     """Goes on with a search that was stopped or killed; a larger budget prolongs one that ended."""
-    from evo.commands.search import resume_command
+    from evo.commands.search import Overrides, resume_command
 
-    raise typer.Exit(resume_command(store, address, export, evaluations, wall_s))
+    raise typer.Exit(resume_command(store, Overrides(address, export, no_export, evaluations, wall_s)))
 
 
 @app.command()

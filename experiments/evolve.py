@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from evo.commands.search import RUNS, resume_command, run_command
+from evo.commands.search import RUNS, Overrides, resume_command, run_command
 from evo.config import read_config
 from evo.errors import TritonEvolveError
 
@@ -21,8 +21,9 @@ def main() -> int:
     print(f"read {path}: {config.to_text()}", flush=True)
     address = config.cluster.address or "auto"
     if Path(store).expanduser().exists():
-        return resume_command(store, address, None, config.budget.evaluations, config.budget.wall_s)
-    return run_command(path, store, address, None, None, None)
+        budget = config.budget  # as the file has it now: a larger one prolongs the search
+        return resume_command(store, Overrides(address, evaluations=budget.evaluations, wall_s=budget.wall_s))
+    return run_command(path, store, Overrides(address))
 
 
 if __name__ == "__main__":

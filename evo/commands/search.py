@@ -21,7 +21,6 @@ from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, StoreError, TaskError
 from evo.records import LatencyKind
 from evo.registry import evaluator_factory, operator_names
-from evo.search.settings import Budget
 from evo.tasks.base import Task
 from evo.tracing.targets import target_named
 from population_store.base import RunHeader
@@ -32,14 +31,32 @@ INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
 
-def run_command(
-    path: Path,
-    store: str | None,
-    address: str | None,
-    export: Path | None,
-    evaluations: int | None,
-    wall_s: float | None,
-) -> int:
+@dataclasses.dataclass(frozen=True)
+class Overrides:
+    """What the command line changes in a configuration; None leaves it.
+
+    Attributes:
+        address: Of a Ray cluster.
+        export: Folder of the exported front; None means beside the store.
+        no_export: Exports nothing at the end.
+        evaluations, wall_s: Limits of the budget.
+    """
+
+    address: str | None = None
+    export: Path | None = None
+    no_export: bool = False
+    evaluations: int | None = None
+    wall_s: float | None = None
+
+    def apply(self, config: RunConfig) -> RunConfig:
+        """The configuration with the changes."""
+        given: dict[str, Any] = {"evaluations": self.evaluations, "wall_s": self.wall_s}
+        budget = dataclasses.replace(config.budget, **{key: value for key, value in given.items() if value is not None})
+        cluster = config.cluster.model_copy(update={"address": self.address or config.cluster.address})
+        return config.model_copy(update={"budget": budget, "cluster": cluster})
+
+
+def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
     """Starts the search that a configuration file describes.
 
     Returns:
@@ -48,23 +65,16 @@ def run_command(
     Raises:
         InputError: The file, a task, an operator, the store or the device cannot be used.
     """
-    config = read_config(path)
+    config = overrides.apply(read_config(path))
     where = store or config.store
-    config = config.model_copy(
-        update={
-            "store": _absolute(where) if where else str(_free_path(config.name)),
-            "budget": _budget(config.budget, evaluations, wall_s),
-            "cluster": config.cluster.model_copy(update={"address": address or config.cluster.address}),
-        }
-    )
-    if "://" not in str(config.store) and Path(str(config.store)).exists():
-        raise StoreError(
-            str(config.store), action="exists already: go on with it by `triton-evolve resume`, or give another --store"
-        )
-    return _search(config, _load(config), export, resumed=False)
+    place = _absolute(where) if where else str(_free_path(config.name))
+    if "://" not in place and Path(place).exists():
+        raise StoreError(place, action="exists already: go on with it by `triton-evolve resume`, or give another --store")
+    config = config.model_copy(update={"store": place})
+    return _search(config, _load(config), overrides, resumed=False)
 
 
-def resume_command(store: str, address: str | None, export: Path | None, evaluations: int | None, wall_s: float | None) -> int:
+def resume_command(store: str, overrides: Overrides) -> int:
     """Goes on with the run of a store.
 
     Returns:
@@ -75,17 +85,12 @@ def resume_command(store: str, address: str | None, export: Path | None, evaluat
     """
     with open_store(store, write=True) as opened:  # migrates an older schema, and tells at once if another run owns it
         header = opened.header
-    config = RunConfig.from_text(header.config, f"{store}: its configuration")
-    config = config.model_copy(
-        update={
-            "store": _absolute(store),
-            "budget": _budget(config.budget, evaluations, wall_s),
-            "cluster": config.cluster.model_copy(update={"address": address}),
-        }
-    )
+    recorded = RunConfig.from_text(header.config, f"{store}: its configuration")
+    cluster = recorded.cluster.model_copy(update={"address": None})  # that of the first session may be gone
+    config = overrides.apply(recorded.model_copy(update={"store": _absolute(store), "cluster": cluster}))
     tasks = _load(config)
     _check_unchanged(tasks, json.loads(header.tasks))
-    return _search(config, tasks, export, resumed=True)
+    return _search(config, tasks, overrides, resumed=True)
 
 
 def make_header(config: RunConfig, tasks: Mapping[str, Task]) -> RunHeader:
@@ -101,7 +106,7 @@ def make_header(config: RunConfig, tasks: Mapping[str, Task]) -> RunHeader:
     )
 
 
-def _search(config: RunConfig, tasks: Mapping[str, Task], export: Path | None, *, resumed: bool) -> int:
+def _search(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *, resumed: bool) -> int:
     from evo.cluster.devices import resolve_device
     from evo.cluster.running import Driver
     from evo.cluster.session import ray_session
@@ -122,7 +127,7 @@ def _search(config: RunConfig, tasks: Mapping[str, Task], export: Path | None, *
         if interruption.reason is not None:
             typer.echo(f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {store}")
             return INTERRUPTED
-        _report(console, store, export or _front_folder(store), reason)
+        _report(console, store, None if overrides.no_export else overrides.export or _front_folder(store), reason)
     return 0
 
 
@@ -132,17 +137,17 @@ def _latency_kind(config: RunConfig, device: str) -> LatencyKind:
     return LatencyKind.MEASURED if device == "gpu" else LatencyKind.MODELLED
 
 
-def _report(console: Console, store: str, out: Path, reason: str) -> None:
-    from evo.reporting.export import export_front
+def _report(console: Console, store: str, out: Path | None, reason: str) -> None:
     from evo.reporting.status import StatusReader, best_table
 
     with open_store(store) as opened:
-        best = StatusReader(opened).look(top=3).best
+        rows = [row for best in StatusReader(opened).look(top=3).best.values() for row in best]
         console.print(f"\n{reason}\n")
-        console.print(best_table([row for rows in best.values() for row in rows]))
-        if not any(best.values()):
-            console.print("no variant passed; `triton-evolve status` says what they failed on")
-        else:
+        console.print(best_table(rows) if rows else "no variant passed; `triton-evolve status` says what they failed on")
+        # A simulated figure is of no kernel that could be launched.
+        if out is not None and any(row.search.latency_kind is not LatencyKind.SIMULATED for row in rows):
+            from evo.reporting.export import export_front
+
             export_front(opened, out)
             typer.echo(f"\nPareto front: {out}")
     typer.echo(f"store:        {store}")
@@ -175,11 +180,6 @@ def _check_unchanged(tasks: Mapping[str, Task], recorded: Mapping[str, str]) -> 
             raise TaskError(
                 where, action="it changed since the run began, so results would not compare: restore it, or start a new run"
             )
-
-
-def _budget(budget: Budget, evaluations: int | None, wall_s: float | None) -> Budget:
-    given: dict[str, Any] = {"evaluations": evaluations, "wall_s": wall_s}
-    return dataclasses.replace(budget, **{key: value for key, value in given.items() if value is not None})
 
 
 def _absolute(store: str) -> str:

@@ -16,7 +16,7 @@ name: {name}
 seed: {seed}
 tasks: [softmax]
 target: cuda:90
-evaluator: simulated
+evaluator: {evaluator}
 search: {{islands: 2, migration_interval: 5, lease_s: 60}}
 budget: {{evaluations: {evaluations}}}
 cluster: {{device: cpu}}
@@ -104,9 +104,9 @@ def local_ray(evaluator_module: str) -> Iterator[None]:
 def simulated_file(tmp_path: Path) -> Callable[..., Path]:
     """Writes a configuration that evaluates by simulation."""
 
-    def write(*, name: str = "simulated", seed: int = 0, evaluations: int = 30, more: str = "") -> Path:
+    def write(*, name: str = "simulated", seed: int = 0, evaluations: int = 30, evaluator: str = "simulated") -> Path:
         path = tmp_path / f"{name}.yaml"
-        path.write_text(SIMULATED.format(name=name, seed=seed, evaluations=evaluations) + more)
+        path.write_text(SIMULATED.format(name=name, seed=seed, evaluations=evaluations, evaluator=evaluator))
         return path
 
     return write

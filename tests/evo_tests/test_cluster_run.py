@@ -15,7 +15,7 @@ from evo.cluster.session import Capacity
 from evo.cluster.spec import RunSpec
 from evo.commands.search import make_header
 from evo.config import RunConfig
-from evo.errors import ConfigError, DeviceError, StoreInUseError, TaskError
+from evo.errors import ConfigError, DeviceError, TaskError
 from evo.records import EventKind
 from evo.search.progress import Progress
 from population_store.opening import open_store
@@ -101,17 +101,6 @@ def test_a_starting_kernel_that_fails_is_reported_as_the_tasks_fault(
     config = simulated_config().model_copy(update={"evaluator": failing_start})
     with pytest.raises(TaskError, match=r"softmax: no starting kernel passes.*wrong_values"):
         drive(spec_of(config, store))
-
-
-def test_a_store_in_use_is_refused(simulated_config: Callable[..., RunConfig], store: Path) -> None:
-    from evo.cluster.setup import load_tasks
-
-    config = simulated_config()
-    with (
-        open_store(str(store), write=True, header=make_header(config, load_tasks(config))),
-        pytest.raises(StoreInUseError, match=f"process {os.getpid()}"),
-    ):
-        drive(spec_of(config, store, resume=True))
 
 
 def test_evaluators_fill_the_machine_but_never_more_than_it(simulated_config: Callable[..., RunConfig], store: Path) -> None:

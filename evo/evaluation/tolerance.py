@@ -6,10 +6,11 @@ in three measures: over the whole tensor; in every tile (a row of the last dimen
 1 / (|y| + `ELEMENT_SHARE` · largest |y| of its tile), so that a wrong small element beside large ones is seen.
 
 Floors are relative to y, never absolute, so zeros do not pass where outputs are tiny. They are
-`Tolerance.floor_epsilons` · ε(output) for the rounding of results, plus (1 + √n / 2) · ε(accumulator) for a sum of n terms in
-any order: the rounding errors of a sequential sum of n independent terms have a standard deviation of about 0.2 √n ε |y|.
-ε(accumulator) is float32's (float64's for float64 outputs). On float32 products of K = 4096 that floor is 4e-6, while TF32
-errs by 4e-4. What this cannot see: errors that a 16-bit output's own rounding hides.
+`Tolerance.floor_epsilons` · ε(output) for the rounding of results (twice that at single elements), plus
+(1 + √n / 2) · ε(accumulator) for a sum of n terms in any order: the rounding errors of a sequential sum of n independent terms
+have a standard deviation of about 0.2 √n ε |y|. ε(accumulator) is float32's (float64's for float64 outputs). On float32
+products of K = 4096 that floor is 4e-6, while TF32 errs by 4e-4. What this cannot see: errors that a 16-bit output's own
+rounding hides.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ def _floors(dtype: torch.dtype, tolerance: Tolerance, terms: int) -> _Floors:
     rounding = tolerance.floor_epsilons * info.eps
     # Kernels may flush float32 subnormals to zero (bfloat16 has the same range); float16 ones are kept, in steps of 2⁻²⁴.
     absolute = 2.0**-24 if dtype == torch.float16 else info.tiny
-    return _Floors(rounding + accumulate, rounding + accumulate / ELEMENT_SHARE, absolute)
+    # Twice the rounding at single elements: one of several rounded terms (16-bit softmax weights in attention) may outweigh
+    # a small element of y, and few rows give r few chances to show such an error.
+    return _Floors(rounding + accumulate, 2 * rounding + accumulate / ELEMENT_SHARE, absolute)
 
 
 def _measure(c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, tile: int, tolerance: Tolerance, floors: _Floors) -> _Measures:
@@ -175,7 +178,9 @@ def _compare_integers(index: int, c: torch.Tensor, y: torch.Tensor, tolerance: T
         largest = max(largest, float(difference.max()))
     if wrong == 0:
         return Verdict(0.0, f"output {index}: exact")
-    allowed = max(1, int(tolerance.integer_share * c.numel())) if tolerance.integer_slack else 0
+    # The share is one of many draws; a small output may exceed it by three standard deviations of the count.
+    mean = tolerance.integer_share * c.numel()
+    allowed = int(mean + 3 * math.sqrt(mean) + 1) if tolerance.integer_slack else 0
     # Within the slack only the share counts: a single difference of one would otherwise always stand at the limit.
     beyond = largest > tolerance.integer_slack
     ratio = math.inf if not allowed else largest / tolerance.integer_slack if beyond else wrong / allowed

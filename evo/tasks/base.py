@@ -120,7 +120,7 @@ class Tolerance:
         ratio: τ, how many times the reference's own error is accepted.
         floor_epsilons: The floor in units of the output dtype's machine epsilon times the magnitude of y.
         integer_slack: Largest accepted difference of an integer output (1 for a rounding boundary), and
-        integer_share: the share of elements that may differ at all.
+        integer_share: the expected share of elements that differ at all.
     """
 
     ratio: float = 2.0

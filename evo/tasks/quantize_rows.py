@@ -32,8 +32,8 @@ def _case(rows: int, columns: int, dtype: str = "bfloat16") -> Case:
 TASK = Task(
     name="quantize_rows",
     description=(
-        "Symmetric int8 quantisation of each row of a contiguous matrix x [rows, columns] in bfloat16 or float16, as for W8A8 "
-        "inference. scale = max(|x| over the row, at least 1e-10) / 127 in float32; q = x / scale rounded to the nearest "
+        "Symmetric int8 quantisation of each row of a contiguous matrix x [rows, columns] in bfloat16, float16 or float32, as for "
+        "W8A8 inference. scale = max(|x| over the row, at least 1e-10) / 127 in float32; q = x / scale rounded to the nearest "
         "integer, clamped to [-127, 127]. Returns the tuple (q, scales): q is a new contiguous int8 matrix [rows, columns], "
         "scales a new float32 vector [rows]. A level may differ by one where x / scale lies at a rounding boundary."
     ),
@@ -46,15 +46,16 @@ TASK = Task(
         _case(16384, 5120, "float16"),  # Llama-2 13B
     ),
     held_out_cases=(
-        _case(1, 4096),
+        _case(1, 4096, "float32"),
         _case(4097, 1023, "float16"),
         _case(1000, 18944),  # Qwen2.5 7B
         _case(65, 333),
         _case(4096, 28672),  # inputs of Llama-3 70B's down projection
     ),
-    small_cases=(_case(3, 37), _case(5, 257, "float16"), _case(2, 64)),
+    small_cases=(_case(3, 37, "float32"), _case(5, 257, "float16"), _case(24, 48)),
     starting_kernels=("starts/quantize_rows.py",),
-    # bfloat16 has so few mantissa bits that x / scale falls on exact halves: about 0.1 % of the elements, in some rows far more.
-    tolerance=Tolerance(integer_slack=1, integer_share=0.005),
+    # Exact halves, which kernels may round either way: where a row's largest magnitude has the mantissa 127, one row in 128 of
+    # bfloat16, up to a sixth of the row are halves. So cases of few rows have other dtypes, where halves are rare.
+    tolerance=Tolerance(integer_slack=1, integer_share=0.01),
     kind="quantisation",
 )

@@ -37,9 +37,9 @@ for name in builtin_tasks():
         spec.loader.exec_module(module)
         for case in task.small_cases:
             inputs = make_inputs(task, case, int(sys.argv[2]), "cpu")
-            start = time.perf_counter()
+            start = time.process_time()
             returned = getattr(module, task.entry)(*inputs.arguments)
-            results[name, number, case.name] = (returned, time.perf_counter() - start)
+            results[name, number, case.name] = (returned, time.process_time() - start)
 torch.save(results, sys.argv[1])
 """
 
@@ -73,7 +73,7 @@ def test_starting_kernels_are_correct_and_quick_when_interpreted(
             returned, seconds = interpreted[name, number, case.name]
             verdict = judge.judge(task, case, SEED, flatten_outputs(returned))
             assert isinstance(verdict, Verdict), verdict.message
-            assert seconds < 1.0, f"{case.name} takes {seconds:.1f} s"
+            assert seconds < 1.0, f"{case.name} takes {seconds:.1f} s of processor time"
 
 
 @pytest.mark.parametrize("name", builtin_tasks())

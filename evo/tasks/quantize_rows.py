@@ -56,6 +56,6 @@ TASK = Task(
     starting_kernels=("starts/quantize_rows.py",),
     # Exact halves, which kernels may round either way: where a row's largest magnitude has the mantissa 127, one row in 128 of
     # bfloat16, up to a sixth of the row are halves. So cases of few rows have other dtypes, where halves are rare.
-    tolerance=Tolerance(integer_slack=1, integer_share=0.01),
+    tolerance=Tolerance(integer_slack=1, integer_share=0.02),
     kind="quantisation",
 )

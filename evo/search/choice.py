@@ -84,7 +84,7 @@ def _fit(state: TaskState, island: Island, rng: np.random.Generator) -> Iterator
         member = state.selection.pick(by_lineage[name], rng)
         tried = member.variant_id
         yield tried, island.lineages[name]
-    rest = sorted(island.members.values(), key=lambda item: (island.lineages[item.lineage].abandoned, *item.order))
+    rest = sorted(island.ranked(), key=lambda item: island.lineages[item.lineage].abandoned)
     for member in rest:
         if member.variant_id != tried:
             yield member.variant_id, island.lineages[member.lineage]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from evo.search.selection import Member, Selection
@@ -49,6 +48,8 @@ class Island:
         self._task = task
         self._settings = settings
         self._selection = selection
+        self._ranked: tuple[Member, ...] | None = None
+        self._open: tuple[Lineage, ...] | None = None
 
     @property
     def next_lineage(self) -> str:
@@ -63,27 +64,35 @@ class Island:
 
     def open_lineages(self) -> tuple[Lineage, ...]:
         """Lineages that are not abandoned and have a variant to go on from, oldest first."""
+        if self._open is not None:
+            return self._open
         names = {member.lineage for member in self.members.values()} | {failed.lineage for failed in self.failed.values()}
         found = (self.lineages[name] for name in names)
-        return tuple(sorted((item for item in found if not item.abandoned), key=lambda item: int(item.name.rsplit("/", 1)[1])))
+        ordered = sorted((item for item in found if not item.abandoned), key=lambda item: int(item.name.rsplit("/", 1)[1]))
+        self._open = tuple(ordered)
+        return self._open
 
     def add(self, member: Member) -> tuple[str, ...]:
         """Adds a member (one of the same variant is replaced) and returns the ids that had to leave."""
         self.members[member.variant_id] = member
+        self._changed()
         leaving = self._selection.surplus(self.members.values(), self._protected())
         for item in leaving:
             del self.members[item.variant_id]
+        self._changed()
         return tuple(item.variant_id for item in leaving)
 
     def move(self, variant_id: str, lineage: str) -> None:
         """Makes a member part of another lineage."""
         self.members[variant_id] = replace(self.members[variant_id], lineage=lineage)
+        self._changed()
 
     def rescore(self, variant_id: str, score: float) -> bool:
         """Gives a member its verified score; 0 removes it. True if it was removed."""
         member = self.members.get(variant_id)
         if member is None:
             return False
+        self._changed()
         if score <= 0:
             del self.members[variant_id]
             return True
@@ -93,6 +102,7 @@ class Island:
     def remember_failure(self, failed: Failed) -> tuple[str, ...]:
         """Keeps a failure for repair and returns the ids that had to leave."""
         self.failed[failed.variant_id] = failed
+        self._changed()
         if len(self.failed) <= FAILED_KEPT:
             return ()
         oldest = min(self.failed.values(), key=lambda item: item.number).variant_id
@@ -100,6 +110,7 @@ class Island:
 
     def forget_failure(self, variant_id: str) -> tuple[str, ...]:
         """Drops a failure and returns its id, if it was there."""
+        self._changed()
         return () if self.failed.pop(variant_id, None) is None else (variant_id,)
 
     def abandon(self, lineage: str) -> tuple[str, ...]:
@@ -108,18 +119,25 @@ class Island:
         gone = [item.variant_id for item in self.failed.values() if item.lineage == lineage]
         for variant_id in gone:
             del self.failed[variant_id]
+        self._changed()
         return tuple(gone)
 
-    def ranked(self, members: Iterable[Member] | None = None) -> tuple[Member, ...]:
+    def ranked(self) -> tuple[Member, ...]:
         """Members, best first."""
-        return tuple(sorted(self.members.values() if members is None else members, key=lambda member: member.order))
+        if self._ranked is None:
+            self._ranked = tuple(sorted(self.members.values(), key=lambda member: member.order))
+        return self._ranked
 
     @property
     def entry_score(self) -> float:
         """Score a variant needs to enter; 0 while there is room."""
         if len(self.members) < self._settings.island_capacity:
             return 0.0
-        return min(member.score for member in self.members.values())
+        return self.ranked()[-1].score
+
+    def _changed(self) -> None:
+        """What was derived from members, failures and lineages has to be derived again."""
+        self._ranked = self._open = None
 
     def _protected(self) -> frozenset[str]:
         best: dict[str, Member] = {}

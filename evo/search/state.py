@@ -66,10 +66,10 @@ class TaskState:
 
     def best(self) -> Note | None:
         """The variant with the highest score, the oldest of equals; None before the baseline is known."""
-        members = [member for island in self.islands for member in island.members.values()]
-        if not members:
+        leaders = [island.ranked()[0] for island in self.islands if island.members]
+        if not leaders:
             return None
-        return self.archive[min(members, key=lambda member: member.order).variant_id]
+        return self.archive[min(leaders, key=lambda member: member.order).variant_id]
 
     def lineage_of(self, request: Request) -> Lineage:
         """The lineage a request belongs to."""

@@ -1,0 +1,135 @@
+"""Rewritten kernels compute what the originals do: run under Triton's interpreter, and compiled for a GPU that is not there."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evo.knobs import read_knobs
+from evo.records import Proposal, Variant
+from operators.base import Context, Parent
+from operators.rewrite.eliminate_masks import EliminateMasks
+from operators.rewrite.online_blocks import OnlineBlocks
+from operators.rewrite.parameterise_tile import ParameteriseTile
+from operators.rewrite.rows_per_program import RowsPerProgram
+from operators.rewrite.whole_row import WholeRow
+from operators.source import NotApplicableError, read_source
+
+HERE = Path(__file__).parent
+STARTS = HERE.parents[1] / "evo" / "tasks" / "starts"
+SOURCES = {path.stem: path.read_text() for folder in (STARTS, HERE / "kernels") for path in sorted(folder.glob("[a-z]*.py"))}
+REWRITES = [ParameteriseTile(), OnlineBlocks(), WholeRow(), RowsPerProgram(), EliminateMasks()]
+CONTEXT = Context("task", "", "entry", "", frozenset(), "cuda:90", "3.9")
+SMALL = dict.fromkeys(("BLOCK", "SIZE", "BLOCK_M", "BLOCK_N", "BLOCK_K", "R", "C"), 16) | {"ROWS": 2}
+SAME_BITS = {"parameterise_tile", "eliminate_masks"}
+BLAS = {"attention", "gemm_bias_gelu"}
+"""The interpreter multiplies matrices with BLAS, whose bits depend on how memory happens to be aligned."""
+EXACT = {"row_max", "quantize_rows", "rope", "add_relu", "scale_columns", "prefix_sum"}
+
+
+def rewritten(operator, source, seed=0):
+    parents = (Parent(Variant("task", source)),)
+    return asyncio.run(operator.propose(parents, CONTEXT, np.random.default_rng(seed)))
+
+
+def all_children(operator, source):
+    """What the operator makes of each of its sites."""
+    children = set()
+    for site in operator.sites(read_source(source)):
+        with contextlib.suppress(NotApplicableError):
+            children.add(site.apply().code)
+    return children
+
+
+def job(kernel, child, config):
+    entry = kernel if (STARTS / f"{kernel}.py").exists() else "entry"
+    return {"kernel": kernel, "entry": entry, "original": SOURCES[kernel], "rewritten": child, "config": config}
+
+
+def run(script, jobs):
+    command = [sys.executable, str(HERE / "interpreted" / script)]
+    done = subprocess.run(command, input=json.dumps(jobs), capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def check(jobs, same_bits):
+    for item, verdicts, same in zip(jobs, run("run_modules.py", jobs), same_bits, strict=True):
+        for verdict in verdicts:
+            where = f"{item['kernel']} {item['config']}\n{item['rewritten']}\n{verdict}"
+            assert "failure" not in verdict, where + verdict["failure"]
+            assert verdict["error"] <= 2 * verdict["expected_error"] + 2e-6, where
+            assert verdict["same_bits"] or not same, where
+
+
+def test_single_rewrites_are_correct_on_odd_and_even_sizes():
+    jobs, same = [], []
+    for operator in REWRITES:
+        for kernel, source in SOURCES.items():
+            children = {p.source for seed in range(4) if isinstance(p := rewritten(operator, source, seed), Proposal)}
+            for child in sorted(children):
+                for config in ({}, SMALL):
+                    jobs.append(job(kernel, child, config))
+                    same.append(operator.name in SAME_BITS or kernel in EXACT)
+    check(jobs, same)
+
+
+def test_random_chains_of_rewrites_stay_correct():
+    rng = np.random.default_rng(20)
+    jobs = []
+    lengths = []
+    for kernel, source in SOURCES.items():
+        for _ in range(1):
+            child, length = source, 0
+            for _ in range(5):
+                proposal = rewritten(REWRITES[rng.integers(len(REWRITES))], child, int(rng.integers(1000)))
+                if isinstance(proposal, Proposal):
+                    child, length = proposal.source, length + 1
+            if length:
+                read_knobs(child)
+                jobs.append(job(kernel, child, SMALL))
+                lengths.append(length)
+    assert max(lengths) >= 4
+    check(jobs, [False] * len(jobs))
+
+
+@pytest.mark.parametrize("operator", REWRITES, ids=lambda operator: operator.name)
+def test_each_rewrite_fires_on_three_kernels(operator):
+    sources = dict(SOURCES)
+    if operator.name == "whole_row":
+        sources |= {name: p.source for name, s in SOURCES.items() if isinstance(p := rewritten(OnlineBlocks(), s), Proposal)}
+    assert sum(isinstance(rewritten(operator, source), Proposal) for source in sources.values()) >= 3
+
+
+def test_every_rewrite_compiles_for_a_gpu_without_one():
+    pairs = [
+        (ParameteriseTile(), "add_relu"),
+        (OnlineBlocks(), "softmax"),
+        (OnlineBlocks(), "layer_norm"),
+        (WholeRow(), "looped_norm"),
+        (RowsPerProgram(), "softmax"),
+        (RowsPerProgram(), "looped_norm"),
+        (RowsPerProgram(), "prefix_sum"),
+        (EliminateMasks(), "gemm_bias_gelu"),
+        (EliminateMasks(), "rope"),
+    ]
+    children = [rewritten(operator, SOURCES[kernel]).source for operator, kernel in pairs]
+    both = rewritten(OnlineBlocks(), rewritten(RowsPerProgram(), SOURCES["softmax"]).source).source
+    children += [both, rewritten(EliminateMasks(), both, 1).source]
+    for child, stages in zip(children, run("compile_modules.py", children), strict=True):
+        assert stages.get("cubin", 0) > 0, f"{stages}\n{child}"
+
+
+def test_an_even_size_needs_no_predicates_and_an_odd_one_keeps_them():
+    child = rewritten(EliminateMasks(), SOURCES["swiglu"]).source
+    even, odd = run(
+        "compile_modules.py",
+        [child.replace("EVEN_COUNT: tl.constexpr", f"EVEN_COUNT: tl.constexpr = {e}") for e in (True, False)],
+    )
+    assert even["masked_loads"] == 0
+    assert odd["masked_loads"] == 2

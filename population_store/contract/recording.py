@@ -51,7 +51,7 @@ class RecordingContract(StoreFixtures):
         assert list(store.journal(after=everything[-1][0] + 1)) == []
 
     def test_a_long_journal_is_whole_and_in_order(self, store: PopulationStore) -> None:
-        entries: list[Entry] = [entry for number in range(900) for entry in samples.history(number)]
+        entries: list[Entry] = [entry for number in range(400) for entry in samples.history(number)]
         store.record(entries, Spent())
         assert [entry for _, entry in store.journal()] == entries
 

@@ -115,6 +115,15 @@ def history(number: int, *, fitness: float = 1.5) -> list[Entry]:
     return [request(number), outcome(number), searched(number, passed(number, fitness))]
 
 
+def batch(index: int) -> list[Entry]:
+    """The `index`-th of equally long batches, large enough that a process is likely to be killed inside one."""
+    numbers = range(5 * index, 5 * index + 5)
+    entries: list[Entry] = [event(index)]
+    for number in numbers:
+        entries += [request(number), outcome(number), searched(number, passed(number, 1.5, trials=30))]
+    return entries
+
+
 def spent_after(requests: int) -> Spent:
     """A budget that tells how many requests are done."""
     return Spent(evaluations=requests, proposals=2 * requests, wall_s=0.1 * requests, gpu_s=requests / 3, dollars=requests / 7)

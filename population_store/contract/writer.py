@@ -1,6 +1,6 @@
 """A process that writes a store until it is killed: ``python -m population_store.contract.writer URL FIRST``.
 
-It prints ``open`` once it owns the store, then the number of each batch after `record` returned: what was printed must be there.
+It prints ``open`` once it owns the store, then the index of each batch after `record` returned: what was printed must be there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from population_store.opening import open_store
 
 
 def main(url: str, first: int) -> None:
-    """Records one request with outcome, evaluation and event per batch, from number `first` on."""
+    """Records `samples.batch` after batch, from index `first` on."""
     store = open_store(url, write=True)
     _say("open")
-    for number in count(first):
-        store.record([*samples.history(number), samples.event(number)], samples.spent_after(number + 1))
-        _say(str(number))
+    for index in count(first):
+        store.record(samples.batch(index), samples.spent_after(index + 1))
+        _say(str(index))
 
 
 def _say(line: str) -> None:

@@ -74,7 +74,7 @@ class TestOwnership:
         engine.dispose()
 
     def test_a_creation_that_is_killed_leaves_a_whole_store_or_none(self, path: Path) -> None:
-        for _ in range(6):
+        for _ in range(4):
             with subprocess.Popen(
                 [sys.executable, "-c", _CREATE, str(path)], env=child_environment(), stdout=subprocess.PIPE, text=True
             ) as maker:

@@ -52,19 +52,14 @@ def _restart(state: TaskState, island: Island, seed: int, mutations: tuple[Opera
         ("a starting kernel", starts),
         ("another island's best", others),
     )
-    order = rng.permutation(len(kinds))
+    ordered = [kinds[place] for place in rng.permutation(len(kinds))]
     draw = rng.random()
-    choices: list[tuple[str, str]] = []
-    for place in order:
-        kind, found = kinds[place]
-        fresh = [item for item in found if state.exhaustion.any_open(mutations, item)]
-        for pool in (fresh, found):
-            if pool:
-                choices.append((kind, pool[int(draw * len(pool))]))
-                break
-        if fresh:
-            break
-    kind, root = choices[-1] if choices else ("a starting kernel", state.starts[0])
+    # First among those that some mutation may still change; where there are none, crossover may still use the root.
+    fresh = [(kind, [item for item in found if state.exhaustion.any_open(mutations, item)]) for kind, found in ordered]
+    kind, found = next(
+        (kind, found) for kind, found in (*fresh, *reversed(ordered), ("a starting kernel", state.starts)) if found
+    )
+    root = found[int(draw * len(found))]
     return Event(EventKind.RESTART, state.name, island.index, island.next_lineage, root, f"{why}, from {kind}")
 
 

@@ -104,7 +104,7 @@ class Engine:
         """Like `tell_proposal` for several at once, in one commit."""
         batch: list[Entry] = []
         fresh: list[bool] = []
-        for number, outcome in outcomes:
+        for number, outcome in tuple(outcomes):  # whoever makes them lazily fails before anything is applied
             self._book.close(number)
             state = self._ledger.state_of(number)
             fresh.append(state is not None and number in state.proposing)

@@ -45,6 +45,7 @@ class Island:
         self.requests = 0
         self.passed_since_migration = 0
         self.restarts = 0
+        self.last_abandoned: Lineage | None = None
         self._task = task
         self._settings = settings
         self._selection = selection
@@ -115,7 +116,8 @@ class Island:
 
     def abandon(self, lineage: str) -> tuple[str, ...]:
         """Ends a lineage: its members stay as elites, its failures leave (their ids are returned)."""
-        self.lineages[lineage].abandoned = True
+        self.last_abandoned = self.lineages[lineage]
+        self.last_abandoned.abandoned = True
         gone = [item.variant_id for item in self.failed.values() if item.lineage == lineage]
         for variant_id in gone:
             del self.failed[variant_id]

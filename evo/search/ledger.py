@@ -77,9 +77,13 @@ class Ledger:
         """Applies one entry and what follows from it; the caller records what is returned before it acts on it."""
         self.check()
         done: list[Entry] = [entry]
-        self._change(entry)
-        while not isinstance(entry, Request | Event) and (events := self._due(entry.number)):
-            done.extend(events)
+        try:
+            self._change(entry)
+            while not isinstance(entry, Request | Event) and (events := self._due(entry.number)):
+                done.extend(events)
+        except BaseException as error:
+            self._refused = error
+            raise
         return done
 
     def record(self, batch: Sequence[Entry]) -> None:
@@ -96,9 +100,9 @@ class Ledger:
             raise
 
     def check(self) -> None:
-        """Raises StoreError if the store refused a record: the state then holds what the store lacks."""
+        """Raises StoreError if a record was applied but not stored: the state then holds what the store lacks."""
         if self._refused is not None:
-            raise StoreError("the population store refused an earlier record", action="resume the run") from self._refused
+            raise StoreError("an earlier record did not reach the population store", action="resume the run") from self._refused
 
     def _due(self, number: int) -> list[Entry]:
         state = self.state_of(number)

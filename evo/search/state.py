@@ -142,8 +142,7 @@ class TaskState:
             self.archive.release(island.abandon(event.lineage))
             self.tabu.extend(island.lineages[event.lineage].strategies)
         elif event.kind is EventKind.RESTART:
-            abandoned = [lineage for lineage in island.lineages.values() if lineage.abandoned]
-            avoid = frozenset(abandoned[-1].tried) if abandoned else frozenset()
+            avoid = frozenset(island.last_abandoned.tried) if island.last_abandoned else frozenset()
             score = self.archive[event.variant_id].score
             lineage = island.open(event.variant_id, score, avoid)
             self._join(island, event.variant_id, lineage.name)

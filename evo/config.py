@@ -57,7 +57,7 @@ class ClusterSection(_Section):
     """Where and how wide a run works.
 
     Attributes:
-        address: A running Ray cluster (``auto``, ``host:port`` or ``ray://…``); None starts a local one.
+        address: A running Ray cluster (``auto`` or ``host:port``), on a host of which the run is started; None starts a local one.
         device: ``gpu``: one evaluator per GPU. ``cpu``: interpreted evaluators with modelled latencies. ``auto``: GPUs if there are any.
         evaluators: How many; ``auto``: one per GPU, or without GPUs one per core but one.
         proposers: How many processes run operators.

@@ -25,7 +25,7 @@ app = typer.Typer(
 
 StoreArgument = Annotated[str, typer.Argument(help="Path or URL of a population store.")]
 AddressOption = Annotated[
-    str | None, typer.Option(help="Ray cluster to join: auto, host:port or ray://…; a local one is started without.")
+    str | None, typer.Option(help="Ray cluster to join: auto or host:port; without, a local one is started.")
 ]
 ExportOption = Annotated[Path | None, typer.Option("--export", help="Folder for the exported front; default: beside the store.")]
 NoExportOption = Annotated[bool, typer.Option("--no-export", help="Export nothing at the end.")]

@@ -45,8 +45,14 @@ def export_command(store: str, out: Path, task: str | None) -> None:
     from evo.reporting.export import export_front
 
     with open_store(store) as opened:
-        for path in export_front(opened, out, task=task):
-            typer.echo(path)
+        report = export_front(opened, out, task=task)
+    for path in report:
+        typer.echo(path)
+    for exported in report.tasks:
+        for variant_id, reason in exported.refused:
+            typer.echo(f"left out: {exported.task} {variant_id}: {reason}", err=True)
+    for name, reason in report.skipped:
+        typer.echo(f"left out: {name}: {reason}", err=True)
 
 
 def tasks_command() -> None:

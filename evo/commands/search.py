@@ -18,12 +18,12 @@ from evo.commands.console import make_console
 from evo.commands.doctor import conflict
 from evo.commands.interruption import Interruption
 from evo.config import RunConfig, read_config
-from evo.errors import ConfigError, StoreError, TaskError
+from evo.errors import ConfigError, InputError, StoreError, TaskError
 from evo.records import LatencyKind
 from evo.registry import evaluator_factory, operator_names
 from evo.tasks.base import Task
 from evo.tracing.targets import target_named
-from population_store.base import RunHeader
+from population_store.base import PopulationStore, RunHeader
 from population_store.opening import open_store
 
 RUNS = Path("runs")
@@ -127,8 +127,7 @@ def _search(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, 
         if interruption.reason is not None:
             typer.echo(f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {store}")
             return INTERRUPTED
-        _report(console, store, None if overrides.no_export else overrides.export or _front_folder(store), reason)
-    return 0
+        return _report(console, store, None if overrides.no_export else overrides.export or _front_folder(store), reason)
 
 
 def _latency_kind(config: RunConfig, device: str) -> LatencyKind:
@@ -137,7 +136,7 @@ def _latency_kind(config: RunConfig, device: str) -> LatencyKind:
     return LatencyKind.MEASURED if device == "gpu" else LatencyKind.MODELLED
 
 
-def _report(console: Console, store: str, out: Path | None, reason: str) -> None:
+def _report(console: Console, store: str, out: Path | None, reason: str) -> int:
     from evo.reporting.status import StatusReader, best_table
 
     with open_store(store) as opened:
@@ -145,14 +144,26 @@ def _report(console: Console, store: str, out: Path | None, reason: str) -> None
         console.print(f"\n{reason}\n")
         console.print(best_table(rows) if rows else "no variant passed; `triton-evolve status` says what they failed on")
         # A simulated figure is of no kernel that could be launched.
-        if out is not None and any(row.search.latency_kind is not LatencyKind.SIMULATED for row in rows):
-            from evo.reporting.export import export_front
-
-            export_front(opened, out)
-            typer.echo(f"\nPareto front: {out}")
+        measured = any(row.search.latency_kind is not LatencyKind.SIMULATED for row in rows)
+        exported = _export(opened, out) if out is not None and measured else True
     typer.echo(f"store:        {store}")
     typer.echo(f"look further: triton-evolve status {store}")
     typer.echo(f"go on:        triton-evolve resume {store} --evaluations N")
+    return 0 if exported else 1
+
+
+def _export(store: PopulationStore, out: Path) -> bool:
+    """Exports the front; a failure is told, and leaves what was searched as it is."""
+    from evo.reporting.export import export_front
+
+    try:
+        report = export_front(store, out)
+    except InputError as error:
+        typer.echo(f"\ntriton-evolve: the front was not exported: {' '.join(str(error).split())}", err=True)
+        return False
+    kernels = sum(len(task.kernels) for task in report.tasks)
+    typer.echo(f"\nPareto front: {report.out} ({kernels} kernels; check them with: pytest {report.test})")
+    return True
 
 
 def _load(config: RunConfig) -> Mapping[str, Task]:

@@ -29,10 +29,15 @@ def run_and_kill(folder: Path, config: Path, store: Path, *, victim: str, after:
                 kill(pid)
             reached = spent_of(store).evaluations
             wait_until(lambda: spent_of(store).evaluations > reached or driver.poll() is not None, "evaluation after the kill")
-        below = descendants(driver.pid)
+        below = without_agents(descendants(driver.pid))
         kill(driver.pid)
         driver.wait()
         wait_until(lambda: not alive(below), "end of all processes of the killed run", GONE_WITHIN_S)
+
+
+def without_agents(pids: list[int]) -> list[int]:
+    """All but the two small agents of Ray's own, which look for their lost cluster for a minute before they end themselves."""
+    return sorted(set(pids) - set(titled(pids, "ray::DashboardAgent")) - set(titled(pids, "ray::RuntimeEnvAgent")))
 
 
 def finish(folder: Path, store: Path) -> None:

@@ -195,6 +195,7 @@ class Exchange(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`."""
         return cls(**{**data, "usage": Usage.from_json(data["usage"])})
 
 
@@ -232,6 +233,7 @@ class Proposal(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`."""
         return cls(data["source"], data["strategy"], tuple(Exchange.from_json(item) for item in data["exchanges"]))
 
 
@@ -250,6 +252,7 @@ class NoProposal(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`."""
         return cls(data["reason"], data["failed"], tuple(Exchange.from_json(item) for item in data["exchanges"]))
 
 
@@ -385,6 +388,7 @@ class Evaluation(Record):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`."""
         return cls(
             **{
                 **data,
@@ -400,12 +404,12 @@ class Evaluation(Record):
     @property
     def latency_us(self) -> float:
         """Geometric mean of device latency over cases, microseconds; infinite unless PASSED."""
-        return _geometric_mean([case.latency_us for case in self.cases])
+        return geometric_mean([case.latency_us for case in self.cases])
 
     @property
     def speedup(self) -> float:
         """Geometric mean of speedups over cases (point estimate); 0 unless PASSED."""
-        return _geometric_mean([case.speedup for case in self.cases]) if self.cases else 0.0
+        return geometric_mean([case.speedup for case in self.cases]) if self.cases else 0.0
 
     @property
     def error_ratio(self) -> float:
@@ -418,7 +422,8 @@ class Evaluation(Record):
         return max((case.peak_bytes for case in self.cases), default=0)
 
 
-def _geometric_mean(values: list[float]) -> float:
+def geometric_mean(values: list[float]) -> float:
+    """Of positive values; infinite for none."""
     return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else math.inf
 
 

@@ -56,7 +56,7 @@ class LoadedKernel:
         target = metadata["target"]
         metadata["target"] = GPUTarget(target["backend"], target["arch"], target["warp_size"])
         metadata["cluster_dims"] = tuple(metadata.get("cluster_dims") or (1, 1, 1))
-        described = namedtuple("KernelMetadata", sorted(metadata))(**metadata)  # type: ignore[misc]  # noqa: PYI024  as Triton does
+        described: Any = namedtuple("KernelMetadata", sorted(metadata))(**metadata)
         self._packed = make_backend(metadata["target"]).pack_metadata(described)
         constants = {(index,): None for index, (_, kind) in enumerate(kernel.signature) if kind == "constexpr"}
         source = SimpleNamespace(signature=dict(kernel.signature), constants=constants)
@@ -91,7 +91,7 @@ class Execution:
     storages: dict[int, tuple[torch.UntypedStorage, int]] = field(default_factory=dict)
     _values: dict[int, torch.Tensor] = field(default_factory=dict)
 
-    def supply(self, kind: str, items: Mapping[int | str, torch.Tensor]) -> None:
+    def supply(self, kind: str, items: Mapping[Any, torch.Tensor]) -> None:
         """Makes the storages of all sources of a kind and copies tensors into their views."""
         for source in self.plan.sources:
             if source.kind == kind:
@@ -114,12 +114,21 @@ class Execution:
             self._run(step)
 
     def outputs(self) -> Any:
-        """What the entry returned, as nested lists and dicts of tensors and plain values."""
-        return self._decode(self.plan.outputs)
+        """What the entry returned: nested tuples, lists and dicts of tensors and plain values."""
+        return self._returned(self.plan.outputs)
 
     def gradients(self) -> list[torch.Tensor | None]:
         """After the backward phase: one per argument that requires a gradient."""
         return [None if index is None else self.value(index) for index in self.plan.gradients]
+
+    def _returned(self, item: Any) -> Any:
+        if isinstance(item, Mapping):
+            if set(item) == {"value"}:
+                return self.value(item["value"])
+            if set(item) == {"list"}:
+                return [self._returned(inner) for inner in item["list"]]
+            return {key: self._returned(inner) for key, inner in item.items()}
+        return tuple(self._returned(inner) for inner in item) if isinstance(item, list | tuple) else item
 
     def _make(self, index: int) -> None:
         self.storages[index] = self.memory.allocate(self.plan.storages[index])
@@ -145,7 +154,12 @@ class Execution:
             described = item["descriptor"]
             more = {"round_f32_to_tf32": True} if described["tf32"] else {}
             return triton.tools.tensor_descriptor.TensorDescriptor(
-                self.value(described["value"]), described["shape"], described["strides"], described["block"], described["padding"], **more
+                self.value(described["value"]),
+                described["shape"],
+                described["strides"],
+                described["block"],
+                described["padding"],
+                **more,
             )
         return tuple(self._argument(inner) for inner in item) if isinstance(item, list | tuple) else item
 
@@ -159,7 +173,9 @@ class Execution:
                 continue
             value = self.plan.values[index]
             if tuple(item.shape) != value.shape or item.stride() != value.strides or str(item.dtype) != f"torch.{value.dtype}":
-                raise PlanError(f"{step.name} made {tuple(item.shape)} {item.stride()}, the trace expected {value.shape} {value.strides}")
+                raise PlanError(
+                    f"{step.name} made {tuple(item.shape)} {item.stride()}, the trace expected {value.shape} {value.strides}"
+                )
             if value.storage not in self.storages or self.value(index).data_ptr() != item.data_ptr():
                 start = (item.storage_offset() - value.offset) * item.element_size()
                 self.storages[value.storage] = (item.untyped_storage(), start)

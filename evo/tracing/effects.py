@@ -16,8 +16,12 @@ from evo.tracing.plan import Allocate, Copy, Fill, Launch, LaunchPlan, Operator,
 
 _FUNCTION = re.compile(r"tt\.func public @\S+?\((.*?)\)\s*(?:attributes|\{)", re.DOTALL)
 _NAME = re.compile(r"%[\w.$-]+")
-_WRITES = re.compile(r"\b(tt\.store|tt\.atomic_rmw|tt\.atomic_cas|tt\.descriptor_\w*(?:store|scatter|reduce)\w*|tt\.experimental_descriptor_store)\b")
-_OPAQUE = re.compile(r"\b(tt\.call|tt\.elementwise_inline_asm|tt\.extern_elementwise|tt\.int_to_ptr|tt\.ptr_to_int|scf\.while|cf\.\w+br)\b")
+_WRITES = re.compile(
+    r"\b(tt\.store|tt\.atomic_rmw|tt\.atomic_cas|tt\.descriptor_\w*(?:store|scatter|reduce)\w*|tt\.experimental_descriptor_store)\b"
+)
+_OPAQUE = re.compile(
+    r"\b(tt\.call|tt\.elementwise_inline_asm|tt\.extern_elementwise|tt\.int_to_ptr|tt\.ptr_to_int|scf\.while|cf\.\w+br)\b"
+)
 _POINTER = re.compile(r"!tt\.(ptr|tensordesc)")
 
 
@@ -49,10 +53,8 @@ def written_arguments(ttir: str) -> frozenset[int]:
 
 def _carries_pointers(body: str) -> bool:
     """Whether a loop or branch hands pointers on; then a store's target cannot be told by following lines in order."""
-    for line in body.splitlines():
-        if re.search(r"\bscf\.(for|if|while)\b", line) and _POINTER.search(line.rpartition("->")[2]):
-            return True
-    return False
+    structured = re.compile(r"\bscf\.(for|if|while)\b")
+    return any(structured.search(line) and _POINTER.search(line.rpartition("->")[2]) for line in body.splitlines())
 
 
 def storages_of(step: Step, plan: LaunchPlan) -> Iterator[int]:

@@ -163,7 +163,7 @@ class LaunchPlan:
         storages: Bytes of each.
         sources: What replay supplies.
         steps: Phase → steps.
-        outputs: Nested lists and dicts over ``{"value": n}`` and plain scalars: what the entry returned.
+        outputs: What the entry returned: tensors as ``{"value": n}``, tuples as lists, lists as ``{"list": […]}``, dicts, plain scalars.
         gradients: Value per argument that requires a gradient (None where there is none), in order.
         choices: Autotuned kernels met: name → number of configurations, of which the plan has one.
     """

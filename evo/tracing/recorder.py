@@ -134,10 +134,12 @@ class Recording:
         raise Refused(f"a kernel argument of type {type(argument).__name__} for {kind}")
 
     def encode(self, result: Any) -> Any:
-        """What the entry returned, as nested JSON with tensors as ``{"value": n}``."""
+        """What the entry returned, as nested JSON: tensors as ``{"value": n}``, tuples as lists, lists as ``{"list": […]}``."""
         if isinstance(result, torch.Tensor):
             return {"value": self.value(result)}
-        if isinstance(result, tuple | list):
+        if isinstance(result, list):
+            return {"list": [self.encode(item) for item in result]}
+        if isinstance(result, tuple):
             return [self.encode(item) for item in result]
         if isinstance(result, Mapping):
             return {str(key): self.encode(item) for key, item in result.items()}

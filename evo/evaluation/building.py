@@ -1,0 +1,51 @@
+"""Builds the evaluator for a device: the ladder over the replayed tier on a GPU, over the interpreted tier without one."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+
+from evo.errors import DeviceError
+from evo.evaluation.base import Evaluator
+from evo.evaluation.interpreter import InterpretedTier
+from evo.evaluation.ladder import LadderEvaluator
+from evo.evaluation.settings import EvaluationSettings
+from evo.tasks.base import Task
+from evo.tracing.workbench import Workbench
+
+
+def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, device: str) -> Evaluator:
+    """Builds an evaluator and starts its processes.
+
+    Args:
+        tasks: By name.
+        settings: See `EvaluationSettings`.
+        device: ``gpu``, or ``cpu:TARGET`` for modelled estimates of that target, e.g. ``cpu:cuda:90``.
+
+    Raises:
+        DeviceError: ``gpu`` without a usable one, or a GPU of another kind than the target.
+    """
+    if device != "gpu":
+        settings = dataclasses.replace(settings, target=device.removeprefix("cpu:"))
+        bench = _bench(settings, workers=1, sass=True)
+        return LadderEvaluator(tasks, settings, InterpretedTier(settings.target, deadline_s=settings.run_deadline_s), bench)
+    from evo.evaluation.replay import ReplayTier  # imports torch's CUDA side
+
+    tier = ReplayTier(settings)
+    if settings.target not in ("auto", tier.capability):
+        tier.close()
+        raise DeviceError(f"the target is {settings.target}, the GPU is {tier.device} ({tier.capability})")
+    settings = dataclasses.replace(settings, target=tier.capability)
+    workers = max(1, min(14, (os.cpu_count() or 2) - 2))
+    return LadderEvaluator(tasks, settings, tier, _bench(settings, workers=workers, sass=False))
+
+
+def _bench(settings: EvaluationSettings, *, workers: int, sass: bool) -> Workbench:
+    return Workbench(
+        settings.target,
+        workers=workers,
+        trace_deadline_s=settings.trace_deadline_s,
+        compile_deadline_s=settings.compile_deadline_s,
+        sass=sass,
+    )

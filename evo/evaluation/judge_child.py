@@ -1,0 +1,46 @@
+"""The judge's own process on a GPU machine: it receives a candidate's outputs and alone knows what they should be."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import torch
+
+from evo.evaluation.judge import Judge
+from evo.evaluation.oracle import Outputs
+from evo.evaluation.tolerance import Verdict
+from evo.records import Failure, Stage
+from evo.tasks.base import Task
+from evo.tasks.loading import load_task
+
+ORACLE_BYTES = 24 << 30
+
+
+class JudgeProcess:
+    """Served by `evo.evaluation.worker`."""
+
+    def __init__(self) -> None:
+        self._judge = Judge("cuda", ORACLE_BYTES)
+        self._tasks: dict[str, Task] = {}
+
+    def open_probe(self, data: bytes) -> bool:
+        """Whether tensors of another process can be opened by CUDA IPC on this machine."""
+        try:
+            return bool(pickle.loads(data).sum().item() == 3.0)
+        except (RuntimeError, OSError, ValueError):
+            return False
+
+    def judge(self, task: str, case: str, seed: int, structure: str, data: bytes, stage: str) -> Verdict | Failure:
+        """Judges outputs (pickled tensors: CUDA IPC handles or copies)."""
+        described = self._task(task)
+        tensors = tuple(item.to("cuda") for item in pickle.loads(data))
+        verdict = self._judge.judge(described, described.case(case), seed, Outputs(structure, tensors), Stage(stage))
+        del tensors
+        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+        return verdict
+
+    def _task(self, reference: str) -> Task:
+        if reference not in self._tasks:
+            self._tasks[reference] = load_task(reference, Path.cwd())
+        return self._tasks[reference]

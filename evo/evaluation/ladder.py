@@ -1,0 +1,294 @@
+"""The ladder every variant climbs, whatever the tier: lint → trace → duplicate? → gate → tune → gate again → time. The first failing
+rung ends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+
+from evo.evaluation.base import Claim, Effort, Evaluator, WorkItem
+from evo.evaluation.settings import EvaluationSettings
+from evo.evaluation.statistics import case_interval, geometric_mean_interval
+from evo.evaluation.tier import Candidate, Checked, Tier
+from evo.evaluation.tuning import Tuner
+from evo.knobs import Knobs, read_knobs
+from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id, geometric_mean
+from evo.tasks.base import Case, Task
+from evo.tracing.tracer import lint
+from evo.tracing.workbench import Job, Prepared, Workbench
+
+TUNE_BATCH = 4
+"""Configurations prepared side by side per case while tuning."""
+REGATE_ATTEMPTS = 3
+"""How many of the fastest configurations may fail the gate before the variant does."""
+
+
+class Stopped(Exception):
+    """Carries the failure that ends a climb."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class LadderEvaluator(Evaluator):
+    """Evaluates on one tier.
+
+    Args:
+        tasks: By name.
+        settings: Effort and deadlines.
+        tier: Runs candidates; closed with the evaluator.
+        workbench: Traces and compiles; closed with the evaluator.
+    """
+
+    def __init__(self, tasks: Mapping[str, Task], settings: EvaluationSettings, tier: Tier, workbench: Workbench) -> None:
+        self._tasks = tasks
+        self._settings = settings
+        self._tier = tier
+        self._bench = workbench
+        self._prepared: dict[tuple[str, str, Configuration], Candidate] = {}
+
+    @property
+    def device(self) -> str:
+        """The tier's device."""
+        return self._tier.device
+
+    def evaluate(self, item: WorkItem, claim: Claim) -> Evaluation:
+        """See `Evaluator`."""
+        started, gpu = time.monotonic(), self._tier.gpu_s
+        task = self._tasks[item.variant.task]
+        climb = _Climb(task, item, self._settings, self._tier, self._bench)
+        try:
+            evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify()
+        except Stopped as stop:
+            evaluation = climb.failed(stop.failure)
+        wall, used = time.monotonic() - started, self._tier.gpu_s - gpu
+        return dataclasses.replace(evaluation, wall_s=wall, gpu_s=used, noise_floor=self._tier.noise_floor())
+
+    def close(self) -> None:
+        """Ends the tier's and the workbench's processes."""
+        self._tier.close()
+        self._bench.close()
+
+
+class _Climb:
+    """One variant on its way up."""
+
+    def __init__(self, task: Task, item: WorkItem, settings: EvaluationSettings, tier: Tier, bench: Workbench) -> None:
+        self._task, self._item, self._settings, self._tier, self._bench = task, item, settings, tier, bench
+        self._source = item.variant.source
+        self._plan_hash = ""
+        self._trials: list[Trial] = []
+        self._errors: dict[str, Checked] = {}
+
+    def search(self, claim: Claim) -> Evaluation:
+        """All rungs, with tuning."""
+        knobs = self._lint()
+        defaults = self._trace_defaults(knobs, claim)
+        if isinstance(defaults, Evaluation):
+            return defaults
+        self._gate(self._tier.gate_cases(self._task), {}, knobs)
+        chosen = self._tune(knobs)
+        return self._time(
+            {case: chosen[case.name] for case in self._task.training_cases}, self._settings.pairs, self._item.incumbent
+        )
+
+    def verify(self) -> Evaluation:
+        """Fresh workers, held-out cases, given configurations, the full number of pairs."""
+        self._tier.fresh()
+        knobs = self._lint()
+        cases = (*self._tier.gate_cases(self._task), *self._held_out())
+        self._gate(cases, self._item.chosen, knobs)
+        chosen = {case: self._candidate(case, self._chosen(case, knobs)) for case in self._task.training_cases}
+        self._plan_hash = content_id(*(candidate.plan.plan_hash for candidate in chosen.values()))
+        return self._time(chosen, self._settings.verify_pairs, 0.0)
+
+    def failed(self, failure: Failure) -> Evaluation:
+        """The verdict for a failing rung."""
+        return Evaluation(
+            self._item.variant.variant_id, failure.status, failure.stage, self._tier.device, plan_hash=self._plan_hash,
+            message=failure.message, signature=failure.signature, trials=tuple(self._trials),
+        )  # fmt: skip
+
+    def _lint(self) -> Knobs:
+        problem = lint(self._source, self._task.entry)
+        if problem is not None:
+            raise Stopped(problem)
+        return read_knobs(self._source)
+
+    def _held_out(self) -> tuple[Case, ...]:
+        return self._task.held_out_cases if self._tier.gates_on_binaries else ()
+
+    def _trace_defaults(self, knobs: Knobs, claim: Claim) -> Evaluation | None:
+        jobs = [self._job(case, knobs.default, binaries=False) for case in self._task.training_cases]
+        prepared = [self._good(item) for item in self._bench.prepare(jobs)]
+        self._plan_hash = content_id(*(item.plan.plan_hash for item in prepared))
+        owner = claim(self._plan_hash, self._item.variant.variant_id)
+        if owner is None or owner == self._item.variant.variant_id:
+            return None
+        return Evaluation(
+            self._item.variant.variant_id, Status.DUPLICATE, Stage.TRACE, self._tier.device, plan_hash=self._plan_hash,
+            message=f"launches the same plans as {owner}", duplicate_of=owner,
+        )  # fmt: skip
+
+    def _gate(self, cases: Sequence[Case], chosen: Mapping[str, Configuration], knobs: Knobs) -> None:
+        """Checks cases in their chosen or default configuration; configurations that do not fit are left to tuning."""
+        configurations = [self._chosen(case, knobs) if chosen else knobs.default for case in cases]
+        jobs = [self._job(case, conf, self._tier.gates_on_binaries) for case, conf in zip(cases, configurations, strict=True)]
+        for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
+            if isinstance(item, Failure):
+                if knobs.size > 1 and not chosen and item.stage is Stage.COMPILE:
+                    continue  # the declared configuration does not fit this case; tuning looks for one that does
+                raise Stopped(item)
+            self._check(_candidate(job, item))
+
+    def _check(self, candidate: Candidate) -> None:
+        checked = self._tier.check(self._task, candidate, seed=0)
+        if isinstance(checked, Failure):
+            raise Stopped(checked)
+        self._remember(candidate.case, checked)
+
+    def _remember(self, case: Case, checked: Checked) -> None:
+        self._errors[case.name] = checked
+
+    def _tune(self, knobs: Knobs) -> dict[str, Candidate]:
+        """The best gated configuration per training case."""
+        seed = self._settings.seed * 1_000_003 + self._item.number
+        trials = max(1, self._settings.tune_trials)
+        tuners = {
+            case.name: Tuner(knobs.space, knobs.default, self._hints(knobs), trials, seed + index)
+            for index, case in enumerate(self._task.training_cases)
+        }
+        tried: dict[str, list[tuple[float, Candidate]]] = {case.name: [] for case in self._task.training_cases}
+        while jobs := self._ask(tuners):
+            for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
+                self._try(job, item, tuners[job.case.name], tried[job.case.name])
+        return {case.name: self._best(case, tried[case.name], knobs) for case in self._task.training_cases}
+
+    def _ask(self, tuners: Mapping[str, Tuner]) -> list[Job]:
+        jobs = []
+        for case in self._task.training_cases:
+            for _ in range(TUNE_BATCH):
+                configuration = tuners[case.name].ask()
+                if configuration is not None:
+                    jobs.append(self._job(case, configuration, binaries=True))
+        return jobs
+
+    def _try(self, job: Job, item: Prepared | Failure, tuner: Tuner, tried: list[tuple[float, Candidate]]) -> None:
+        latency = item if isinstance(item, Failure) else self._tier.latency_us(self._task, _candidate(job, item))
+        if isinstance(latency, Failure):
+            tuner.tell(job.configuration, None, False)
+            self._trials.append(Trial(job.case.name, job.configuration, latency.status, None, latency.message[:500]))
+        else:
+            assert isinstance(item, Prepared)
+            tuner.tell(job.configuration, latency, True)
+            self._trials.append(Trial(job.case.name, job.configuration, Status.PASSED, latency))
+            tried.append((latency, _candidate(job, item)))
+
+    def _best(self, case: Case, tried: list[tuple[float, Candidate]], knobs: Knobs) -> Candidate:
+        """The fastest configuration that passes the gate itself, so that tuning never wins with a wrong kernel."""
+        if not tried:
+            last = next((trial for trial in reversed(self._trials) if trial.case == case.name), None)
+            text = f"no configuration fits case {case.name}: {last.message if last else 'none was tried'}"
+            status = last.status if last is not None else Status.OUT_OF_RESOURCES
+            raise Stopped(Failure(status, Stage.COMPILE, text, f"{status.value}:no configuration"))
+        problem: Failure | None = None
+        for _, candidate in sorted(tried, key=lambda pair: pair[0])[:REGATE_ATTEMPTS]:
+            problem = self._regate(candidate, knobs)
+            if problem is None:
+                return candidate
+            self._trials.append(Trial(case.name, candidate.configuration, problem.status, None, problem.message[:500]))
+        assert problem is not None
+        raise Stopped(problem)
+
+    def _regate(self, candidate: Candidate, knobs: Knobs) -> Failure | None:
+        if candidate.configuration == knobs.default and candidate.case.name in self._errors:
+            return None
+        cases = self._tier.gate_cases(self._task)
+        if candidate.case in cases:
+            checked = self._tier.check(self._task, candidate, seed=0)
+            if isinstance(checked, Checked):
+                self._remember(candidate.case, checked)
+            return checked if isinstance(checked, Failure) else None
+        jobs = [self._job(case, candidate.configuration, self._tier.gates_on_binaries) for case in cases]
+        for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
+            outcome = item if isinstance(item, Failure) else self._tier.check(self._task, _candidate(job, item), seed=0)
+            if isinstance(outcome, Failure):
+                return outcome
+        return None
+
+    def _time(self, chosen: Mapping[Case, Candidate], pairs: int, incumbent: float) -> Evaluation:
+        results = [self._timed_case(case, candidate, pairs, incumbent) for case, candidate in chosen.items()]
+        ratios = [result.log_ratios for result in results]
+        if all(len(item) > 1 for item in ratios):
+            fitness = geometric_mean_interval(ratios, seed=self._item.number).low
+        else:
+            fitness = geometric_mean([result.speedup for result in results])
+        return Evaluation(
+            self._item.variant.variant_id, Status.PASSED, Stage.TIME if self._item.effort is Effort.SEARCH else Stage.VERIFY,
+            self._tier.device, plan_hash=self._plan_hash, trust=self._tier.trust, latency_kind=self._tier.latency_kind,
+            fitness=fitness, cases=tuple(results), trials=tuple(self._trials),
+        )  # fmt: skip
+
+    def _timed_case(self, case: Case, candidate: Candidate, pairs: int, incumbent: float) -> CaseResult:
+        checked = self._errors.get(case.name) or max(self._errors.values(), key=lambda item: item.error_ratio)
+        common = (case.name, candidate.configuration, checked.error_ratio)
+        baseline = self._item.baseline
+        if baseline is None or (baseline.variant == self._item.variant and self._item.effort is Effort.SEARCH):
+            latency = self._tier.latency_us(self._task, candidate)
+            if isinstance(latency, Failure):
+                raise Stopped(latency)
+            return CaseResult(*common, latency, latency, 1.0, 1.0, 1.0, 0, candidate.plan.scratch_bytes)
+        source, configuration = baseline.variant.source, baseline.configurations[case.name]
+        reference = self._candidate(case, configuration, source)
+        timing = self._tier.compare(self._task, candidate, reference, pairs=pairs, incumbent=incumbent)
+        if isinstance(timing, Failure):
+            raise Stopped(timing)
+        if not timing.log_ratios:
+            speedup = timing.baseline_us / timing.latency_us
+            bounds = (speedup, speedup, speedup)
+        else:
+            interval = case_interval(timing.log_ratios, seed=self._item.number)
+            bounds = (interval.point, interval.low, interval.high)
+        return CaseResult(
+            *common,
+            timing.latency_us,
+            timing.baseline_us,
+            *bounds,
+            len(timing.log_ratios),
+            candidate.plan.scratch_bytes,
+            timing.log_ratios,
+        )
+
+    def _candidate(self, case: Case, configuration: Configuration, source: str | None = None) -> Candidate:
+        job = Job(source or self._source, self._task, case, configuration)
+        return _candidate(job, self._good(self._bench.prepare([job])[0]))
+
+    def _job(self, case: Case, configuration: Configuration, binaries: bool) -> Job:
+        return Job(self._source, self._task, case, configuration, binaries)
+
+    def _hints(self, knobs: Knobs) -> list[Configuration]:
+        return [hint for hint in self._item.hints if set(hint) == set(knobs.default)]
+
+    def _chosen(self, case: Case, knobs: Knobs) -> Configuration:
+        """The configuration of the nearest training case by bytes moved."""
+        if case.name in self._item.chosen:
+            return self._item.chosen[case.name]
+        trained = [item for item in self._task.training_cases if item.name in self._item.chosen]
+        if not trained:
+            return knobs.default
+        nearest = min(
+            trained, key=lambda item: abs(item.bytes / case.bytes if item.bytes > case.bytes else case.bytes / item.bytes)
+        )
+        return self._item.chosen[nearest.name]
+
+    @staticmethod
+    def _good(item: Prepared | Failure) -> Prepared:
+        if isinstance(item, Failure):
+            raise Stopped(item)
+        return item
+
+
+def _candidate(job: Job, prepared: Prepared) -> Candidate:
+    return Candidate(job.source, job.case, job.configuration, prepared.plan, prepared.binaries)

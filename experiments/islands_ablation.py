@@ -127,6 +127,7 @@ def compare(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
 
 def experiment(seeds: int, evaluations: int) -> dict[str, Any]:
     """All arms on all seeds, as plain JSON values."""
+    versions = _versions()  # before the runs: the checkout may move on meanwhile
     with tempfile.TemporaryDirectory() as directory:
         best = {arm.name: [search(arm, seed, evaluations, Path(directory)) for seed in range(seeds)] for arm in ARMS}
     counts = sorted({min(5, seeds), seeds})
@@ -137,7 +138,7 @@ def experiment(seeds: int, evaluations: int) -> dict[str, Any]:
         "failure_rate": FAILURE_RATE,
         "in_flight": IN_FLIGHT,
         "seeds": list(range(seeds)),
-        "versions": _versions(),
+        "versions": versions,
         "best_fitness": best,
         "comparisons": {
             str(count): {arm.name: compare(best["islands"][:count], best[arm.name][:count]) for arm in ARMS[1:]}

@@ -265,11 +265,6 @@ def grid(launch: Launch) -> list[cst.CSTNode]:
     return [*inside, *(assigned(launch.function, name.value) if isinstance(name, cst.Name) else [])]
 
 
-def grid_text(launch: Launch) -> str:
-    """Source of all that `grid` gives."""
-    return " ".join(code(node) for node in grid(launch))
-
-
 def knob_names(module: cst.Module) -> frozenset[str]:
     """Every knob the module declares."""
     return frozenset(read_knobs(module.code).default)

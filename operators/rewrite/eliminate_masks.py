@@ -13,7 +13,7 @@ import libcst.matchers as m
 from operators.edits import edited, unused, with_argument, with_parameter
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.guards import Cover, Definitions, Guard, guards, read_guard
-from operators.source import Kernel, NotApplicableError, Source, code, find, grid_text
+from operators.source import Kernel, Launch, NotApplicableError, Source, code, find
 
 
 class EliminateMasks(Rewrite):
@@ -45,8 +45,7 @@ def _eliminate(source: Source, kernel: Kernel, guard: Guard) -> cst.Module:
     covers = {other.cover for other in guards(kernel) if (other.bound, other.block) == (guard.bound, guard.block)}
     edits: list[tuple[cst.CSTNode, Any]] = []
     for launch in launches:
-        # Where grid or kernel divide the bound into tiles, no tile starts beyond it.
-        if Cover.PROGRAM in covers and "cdiv(" not in grid_text(launch) + ast.unparse(kernel.tree):
+        if Cover.PROGRAM in covers and not _covers_exactly(launch, kernel, guard):
             raise NotApplicableError(f"the grid of {kernel.name} may be larger than the tiles of {guard.bound}")
         even = f"{_operand(launch.text(guard.bound))} % {_operand(launch.text(guard.block))} == 0"
         edits.append((launch.call, lambda call, even=even: with_argument(call, flag, even)))
@@ -59,6 +58,20 @@ def _eliminate(source: Source, kernel: Kernel, guard: Guard) -> cst.Module:
     module = edited(source.module, edits)
     assert isinstance(module, cst.Module)
     return module
+
+
+def _covers_exactly(launch: Launch, kernel: Kernel, guard: Guard) -> bool:
+    """Whether grid or kernel count the tiles of the bound, so that no tile starts beyond it."""
+    if f"tl.cdiv({guard.bound}, {guard.block})" in ast.unparse(kernel.tree):
+        return True
+    sizes = {launch.text(guard.block)} | {f"{name}['{guard.block}']" for name in ("meta", "META")}
+    wanted = {f"triton.cdiv({_plain(launch.text(guard.bound))}, {_plain(size)})" for size in sizes}
+    divisions = find(launch.function, cst.Call, m.Call(func=m.Attribute(m.Name("triton"), m.Name("cdiv"))))
+    return any(_plain(code(call)) in wanted for call in divisions)
+
+
+def _plain(text: str) -> str:
+    return ast.unparse(ast.parse(text.strip(), mode="eval"))
 
 
 def _operand(text: str) -> str:

@@ -27,8 +27,6 @@ REWRITES = [ParameteriseTile(), OnlineBlocks(), WholeRow(), RowsPerProgram(), El
 CONTEXT = Context("task", "", "entry", "", frozenset(), "cuda:90", "3.9")
 SMALL = dict.fromkeys(("BLOCK", "SIZE", "BLOCK_M", "BLOCK_N", "BLOCK_K", "R", "C"), 16) | {"ROWS": 2}
 SAME_BITS = {"parameterise_tile", "eliminate_masks"}
-BLAS = {"attention", "gemm_bias_gelu"}
-"""The interpreter multiplies matrices with BLAS, whose bits depend on how memory happens to be aligned."""
 EXACT = {"row_max", "quantize_rows", "rope", "add_relu", "scale_columns", "prefix_sum"}
 
 
@@ -41,6 +39,8 @@ def all_children(operator, source):
     """What the operator makes of each of its sites."""
     children = set()
     for site in operator.sites(read_source(source)):
+        if "num_" in site.strategy:  # the interpreter knows no warps and stages
+            continue
         with contextlib.suppress(NotApplicableError):
             children.add(site.apply().code)
     return children
@@ -71,11 +71,11 @@ def test_single_rewrites_are_correct_on_odd_and_even_sizes():
     jobs, same = [], []
     for operator in REWRITES:
         for kernel, source in SOURCES.items():
-            children = {p.source for seed in range(4) if isinstance(p := rewritten(operator, source, seed), Proposal)}
-            for child in sorted(children):
-                for config in ({}, SMALL):
-                    jobs.append(job(kernel, child, config))
-                    same.append(operator.name in SAME_BITS or kernel in EXACT)
+            # As they are, or with blocks so small that rows take several.
+            bits = operator.name in SAME_BITS
+            for child in sorted(all_children(operator, source)):
+                jobs.append(job(kernel, child, {} if bits else SMALL))
+                same.append(bits or kernel in EXACT)
     check(jobs, same)
 
 
@@ -84,16 +84,15 @@ def test_random_chains_of_rewrites_stay_correct():
     jobs = []
     lengths = []
     for kernel, source in SOURCES.items():
-        for _ in range(1):
-            child, length = source, 0
-            for _ in range(5):
-                proposal = rewritten(REWRITES[rng.integers(len(REWRITES))], child, int(rng.integers(1000)))
-                if isinstance(proposal, Proposal):
-                    child, length = proposal.source, length + 1
-            if length:
-                read_knobs(child)
-                jobs.append(job(kernel, child, SMALL))
-                lengths.append(length)
+        child, length = source, 0
+        for _ in range(6):
+            proposal = rewritten(REWRITES[rng.integers(len(REWRITES))], child, int(rng.integers(1000)))
+            if isinstance(proposal, Proposal):
+                child, length = proposal.source, length + 1
+        if length:
+            read_knobs(child)
+            jobs.append(job(kernel, child, SMALL))
+            lengths.append(length)
     assert max(lengths) >= 4
     check(jobs, [False] * len(jobs))
 

@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import torch
 

@@ -126,10 +126,11 @@ def kernel_seconds(plan: LaunchPlan, launch: Launch, kernel: Kernel, binary: Bin
     values = [_pointed(item, plan) for item in arguments]
     work = _work(kernel, launch, arguments, values, programs)
     device_bytes, cache_bytes = _traffic(work, values, programs, place, target)
-    spilled = mix.local * work.repetition * warps * programs * 4 * target.warp_size / 2
+    repetition = max(1.0, work.repetition / _unrolling(work, mix, warps * target.warp_size))
+    spilled = mix.local * repetition * warps * programs * 4 * target.warp_size / 2
     stages = int(kernel.options.get("num_stages", 1) or 1)
     per_sm = place.imbalance * programs / target.multiprocessors / target.clock_hz  # SM cycles of one program → seconds
-    runs = work.repetition * warps
+    runs = repetition * warps
     times = (
         device_bytes / (target.bandwidth * MEMORY_EFFICIENCY * _share_in_flight(mix, place, resources.shared_bytes, target)),
         (cache_bytes + spilled) / (L2_BYTES_PER_CYCLE * target.multiprocessors * target.clock_hz),
@@ -138,9 +139,18 @@ def kernel_seconds(plan: LaunchPlan, launch: Launch, kernel: Kernel, binary: Bin
         per_sm * runs * mix.special * target.warp_size / SPECIAL_LANES,
         per_sm * runs * mix.issued / SCHEDULERS,
         _matrix_seconds(work, mix, place, programs, target),
-        place.waves * _chain_cycles(work, mix, stages, warps, target) / target.clock_hz,
+        place.waves * _chain_cycles(work, mix, stages, repetition, warps, target) / target.clock_hz,
     )
     return float(math.fsum(time**OVERLAP for time in times) ** (1 / OVERLAP))
+
+
+def _unrolling(work: BlockWork, mix: InstructionMix, threads: int) -> float:
+    """How often the assembler wrote a loop's body out: loads as compiled over loads as written, in bytes.
+
+    With asynchronous copies the surplus is the prologue of the pipeline, which holds loads alone.
+    """
+    written = sum(access.elements * access.width for access in work.accesses if not access.stores)
+    return max(1.0, mix.load_bytes * threads / written) if written and not mix.asynchronous else 1.0
 
 
 def _work(kernel: Kernel, launch: Launch, arguments: Sequence[Any], values: Sequence[Value | None], programs: int) -> BlockWork:
@@ -210,11 +220,11 @@ def _matrix_seconds(work: BlockWork, mix: InstructionMix, place: Occupancy, prog
     return seconds
 
 
-def _chain_cycles(work: BlockWork, mix: InstructionMix, stages: int, warps: int, target: Target) -> float:
+def _chain_cycles(work: BlockWork, mix: InstructionMix, stages: int, repetition: float, warps: int, target: Target) -> float:
     latency = MEMORY_LATENCY_S * target.clock_hz
     rounds = 1 + (work.memory_rounds - 1) / max(1, stages - 1 if mix.asynchronous else 1)
-    barriers = mix.barriers * work.repetition * BARRIER_CYCLES * (1 + math.log2(max(1, warps)) / 4)
-    return latency * rounds + barriers + work.reductions * REDUCTION_CYCLES + mix.local * work.repetition * LOCAL_CYCLES
+    barriers = mix.barriers * repetition * BARRIER_CYCLES * (1 + math.log2(max(1, warps)) / 4)
+    return latency * rounds + barriers + work.reductions * REDUCTION_CYCLES + mix.local * repetition * LOCAL_CYCLES
 
 
 def _pointed(argument: Any, plan: LaunchPlan) -> Value | None:

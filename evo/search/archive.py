@@ -114,13 +114,18 @@ class Archive:
 
     def is_ancestor(self, variant_id: str, of: Iterable[str]) -> bool:
         """Whether a variant is among `of` or their ancestors."""
+        if variant_id not in self._notes:
+            return False
+        # Parents are always older than their children, so nothing older than the one sought can descend from it.
+        oldest = self._notes[variant_id].request.number
         seen: set[str] = set()
         waiting = list(of)
         while waiting:
             current = waiting.pop()
             if current == variant_id:
                 return True
-            if current not in seen and current in self._notes:
+            note = self._notes.get(current)
+            if note is not None and current not in seen and note.request.number > oldest:
                 seen.add(current)
-                waiting.extend(self._notes[current].request.parents)
+                waiting.extend(note.request.parents)
         return False

@@ -86,7 +86,12 @@ class Driver:
                 self._end_workers()
                 self._call("close")
         except RayActorError as error:
-            raise TritonEvolveError(f"the engine's process ended: {_reason(error)}") from error
+            # A signal to the whole process group (timeout, systemd, Slurm) ends Ray's processes as well as reaching us.
+            reason = self.interrupted()
+            if reason is not None:
+                return reason
+            action = f"what was recorded is safe: triton-evolve resume {self.spec.store}"
+            raise TritonEvolveError(f"the engine's process ended ({_reason(error)}); {action}") from error
 
     def _open(self) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

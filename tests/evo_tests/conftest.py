@@ -19,6 +19,7 @@ target: cuda:90
 evaluator: {evaluator}
 search: {{islands: 2, migration_interval: 5, lease_s: 60}}
 budget: {{evaluations: {evaluations}}}
+evaluation: {{tune_trials: 0}}
 cluster: {{device: cpu}}
 """
 

@@ -115,19 +115,19 @@ def _search(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, 
 
     store = str(config.store)
     console = make_console()
-    with Interruption() as interruption:
-        with ray_session(config.cluster) as capacity:
-            interruption.install()  # Ray has put its own handlers in place
-            device, target = resolve_device(config, capacity)
-            config = config.model_copy(update={"target": target})
-            spec = RunSpec(config, store, None if resumed else make_header(config, tasks), device)
-            console.print(f"{'resuming' if resumed else 'starting'} {config.name} on {device}; store: {store}")
-            with progress_display(console, _latency_kind(config, device)) as observe:
-                reason = Driver(spec, capacity, observe, lambda: interruption.reason).run()
-        if interruption.reason is not None:
-            typer.echo(f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {store}")
-            return INTERRUPTED
-        return _report(console, store, None if overrides.no_export else overrides.export or _front_folder(store), reason)
+    with Interruption() as interruption, ray_session(config.cluster) as capacity:
+        interruption.install()  # Ray has put its own handlers in place
+        device, target = resolve_device(config, capacity)
+        config = config.model_copy(update={"target": target})
+        spec = RunSpec(config, store, None if resumed else make_header(config, tasks), device)
+        console.print(f"{'resuming' if resumed else 'starting'} {config.name} on {device}; store: {store}")
+        with progress_display(console, _latency_kind(config, device)) as observe:
+            reason = Driver(spec, capacity, observe, lambda: interruption.reason).run()
+    # From here on Ctrl-C ends the command at once again: Ray left handlers of its own, and an export can be made later.
+    if interruption.reason is not None:
+        typer.echo(f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {store}")
+        return INTERRUPTED
+    return _report(console, store, None if overrides.no_export else overrides.export or _front_folder(store), reason)
 
 
 def _latency_kind(config: RunConfig, device: str) -> LatencyKind:

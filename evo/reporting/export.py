@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from evo.tracing.workbench import Workbench
 from population_store.base import PopulationStore, RunHeader
 
 TEST_FILE = "test_front.py"
-_TRACERS = 2
+MAX_TRACERS = 4
+"""Each takes seconds of a core to start, so that a small machine is quickest with one."""
 
 
 @dataclass(frozen=True)
@@ -84,24 +86,23 @@ def export_front(store: PopulationStore, out: Path, *, task: str | None = None) 
     texts = recorded_tasks(header, task)
     fronts = {name: front_members(store, name) for name in texts}
     skipped = {name: "no variant passed" for name, front in fronts.items() if not front}
-    done: list[ExportedTask] = []
-    if len(skipped) < len(fronts):
-        _check_triton(header)
-        tasks = {name: load_recorded(header, name, texts[name]) for name in fronts if name not in skipped}
-        exporter = _Exporter(header, Ancestry(store), target_of(header, next(front for front in fronts.values() if front)))
-        marker = {"run": header.name, "seed": header.seed, "created": header.created}
-        with closing(exporter), staged(out, marker) as stage:
-            for name, loaded in tasks.items():
-                outcome = exporter.export(stage, out, loaded, fronts[name])
-                if isinstance(outcome, str):
-                    skipped[name] = outcome
-                else:
-                    done.append(outcome)
-            if not done:
-                raise _nothing(header, skipped)
-            (stage / TEST_FILE).write_text(template("test_front.txt"), encoding="utf-8")
-    if not done:
+    if len(skipped) == len(fronts):
         raise _nothing(header, skipped)
+    _check_triton(header)
+    tasks = {name: load_recorded(header, name, texts[name]) for name in fronts if name not in skipped}
+    exporter = _Exporter(header, Ancestry(store), target_of(header, next(front for front in fronts.values() if front)))
+    marker = {"run": header.name, "seed": header.seed, "created": header.created}
+    done: list[ExportedTask] = []
+    with closing(exporter), staged(out, marker) as stage:
+        for name, loaded in tasks.items():
+            outcome = exporter.export(stage, out, loaded, fronts[name])
+            if isinstance(outcome, str):
+                skipped[name] = outcome
+            else:
+                done.append(outcome)
+        if not done:
+            raise _nothing(header, skipped)
+        (stage / TEST_FILE).write_text(template("test_front.txt"), encoding="utf-8")
     return ExportReport(out, tuple(done), tuple(skipped.items()), out / TEST_FILE)
 
 
@@ -111,13 +112,16 @@ class _Exporter:
     def __init__(self, header: RunHeader, ancestry: Ancestry, target: str) -> None:
         self._header = header
         self._ancestry = ancestry
-        self._bench = Workbench(target, workers=_TRACERS)
+        self._bench = Workbench(target, workers=max(1, min(MAX_TRACERS, (os.cpu_count() or 1) // 2)))
 
     def export(self, stage: Path, out: Path, task: Task, front: tuple[Member, ...]) -> ExportedTask | str:
         """Writes one task to `stage`, or says why it cannot be exported."""
         if task.form == "module":
             return "kernels in the form of an nn.Module cannot be exported"
-        reference_text(task)  # refused before the work of tracing
+        try:
+            reference_text(task)  # refused before the work of tracing
+        except InputError as error:
+            return str(error)
         written: list[Written] = []
         refused: list[tuple[str, str]] = []
         for member in front:

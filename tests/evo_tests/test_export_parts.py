@@ -65,6 +65,41 @@ def test_refuses_in_one_line_what_cannot_be_exported(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+MODULE_TASK = '''
+from evo.tasks.base import Case, Task, TensorSpec
+
+
+def linear(parameters, x):
+    return x @ parameters["weight"].T
+
+
+KERNEL = """
+import torch
+
+class Linear(torch.nn.Module):
+    pass
+"""
+
+TASK = Task(
+    name="linear", description="x times weight.", entry="Linear", reference=linear, form="module",
+    training_cases=(Case("c", (TensorSpec((4, 8), "float32"),), bytes=1, flops=0),), held_out_cases=(),
+    small_cases=(Case("s", (TensorSpec((2, 8), "float32"),), bytes=1, flops=0),), starting_kernels=(KERNEL,),
+    parameters={"weight": TensorSpec((3, 8), "float32")},
+)
+'''
+
+
+def test_modules_are_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "linear.py").write_text(MODULE_TASK)
+    task = load_task(str(tmp_path / "linear.py"))
+    source = task.starting_kernels[0]
+    verdict = dataclasses.replace(passed(source, 1.0, 0.5, H200), variant_id=Variant("linear", source).variant_id)
+    store = write_store(tmp_path / "s.sqlite", [task], lineage(0, "linear", source, verdict, strategy="s"))
+    with store, pytest.raises(InputError, match=r"linear: kernels in the form of an nn\.Module cannot be exported"):
+        export_front(store, tmp_path / "out")
+    assert not [path for path in tmp_path.iterdir() if path.is_dir() and path.name != "__pycache__"]
+
+
 def test_a_folder_of_someone_else_is_not_touched(tmp_path: Path) -> None:
     task, source = start_of("softmax")
     entries = lineage(0, "softmax", source, passed(source, 1.0, 0.5, H200), strategy="s")

@@ -1,0 +1,168 @@
+"""Kernels of awkward kinds are exported as judged: an autotuned one pinned to its choice, one with gradients, one that writes in place."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from awkward_kernels import FOLDER
+from exported_store import H200, Judge, lineage, write_store
+
+from evo.reporting.export import ExportReport, export_front
+from evo.tasks.loading import load_task
+
+HEAD = """
+import torch
+from evo.tasks.base import Case, Task, TensorSpec
+
+
+def case(name, *arguments):
+    return Case(name, arguments, bytes=1000 + len(name), flops=0)
+
+"""
+
+MATVEC = """
+def matvec(a, x):
+    return a @ x
+
+
+def matrix(rows, columns):
+    return TensorSpec((rows, columns), "float32"), TensorSpec((columns,), "float32")
+
+
+TASK = Task(
+    name="product", description="Matrix times vector.", entry="entry", reference=matvec,
+    training_cases=(case("8x1000", *matrix(8, 1000)),), held_out_cases=(case("16x1024", *matrix(16, 1024)),),
+    small_cases=(case("4x300", *matrix(4, 300)),), starting_kernels=({path!r},),
+)
+"""
+
+SCALE = """
+def scale_gelu(x, w):
+    z = x * w
+    return z * torch.sigmoid(1.702 * z)
+
+
+def pair(rows):
+    return TensorSpec((rows, 16), "float32", requires_grad=True), TensorSpec((16,), "float32", requires_grad=True)
+
+
+TASK = Task(
+    name="scale", description="Scaled sigmoid GELU.", entry="entry", reference=scale_gelu, backward=True,
+    training_cases=(case("300", *pair(300)),), held_out_cases=(), small_cases=(case("20", *pair(20)),),
+    starting_kernels=({path!r},), allowed_operators=frozenset({{"aten.sum"}}),
+)
+"""
+
+IN_PLACE = '''
+def add_into(total, x):
+    total += x
+    return total
+
+
+KERNEL = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def add_kernel(total_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < n
+    tl.store(total_ptr + at, tl.load(total_ptr + at, mask=mask) + tl.load(x_ptr + at, mask=mask), mask=mask)
+
+def add_into(total, x):
+    add_kernel[(triton.cdiv(x.numel(), 128),)](total, x, x.numel(), BLOCK=128)
+    return total
+"""
+
+TASK = Task(
+    name="in_place", description="Adds x to total.", entry="add_into", reference=add_into, mutates=(0,),
+    training_cases=(case("many", TensorSpec((500,), "float32"), TensorSpec((500,), "float32")),), held_out_cases=(),
+    small_cases=(case("few", TensorSpec((70,), "float32"), TensorSpec((70,), "float32")),), starting_kernels=(KERNEL,),
+)
+'''
+
+USE = """
+import json, torch
+import in_place, product, scale
+
+total = torch.zeros(500)
+x = torch.rand(500)
+alone = in_place.apply(total, x)
+doubled = torch.ones(500)
+leaf = torch.randn(300, 16, requires_grad=True)
+scale.apply(leaf, torch.ones(16)).sum().backward()
+print(json.dumps({
+    "updated": bool(torch.equal(total, x)) and alone is total,
+    "aliased": in_place.explain(doubled, doubled)["reason"],
+    "gradient": leaf.grad is not None,
+    "fits": product.explain(torch.randn(8, 1000), torch.randn(1000))["kernel"],
+    "differs": product.explain(torch.randn(8, 1010), torch.randn(1000))["reason"],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExportReport]:
+    folder = tmp_path_factory.mktemp("kinds")
+    texts = {
+        "product": MATVEC.format(path=str(FOLDER / "autotuned_split_k.py")),
+        "scale": SCALE.format(path=str(FOLDER / "autograd_scale_gelu.py")),
+        "in_place": IN_PLACE,
+    }
+    judge, tasks, entries = Judge(), [], []
+    for number, (name, text) in enumerate(texts.items()):
+        path = folder / f"{name}.py"
+        path.write_text(HEAD + text)
+        task = load_task(str(path))
+        item = task.starting_kernels[0]
+        source = item if "\n" in item else Path(item).read_text()
+        # The second configuration of the autotuned kernel: blocks of 128, split in four.
+        chosen = [{"autotune:matvec": 1}] if name == "product" else [{}]
+        verdict = judge.passed(task, source, [5.0], chosen, verify=True, how=H200)
+        tasks.append(task)
+        entries += lineage(number, name, source, verdict, strategy="start", verify=verdict)
+    judge.close()
+    with write_store(folder / "kinds.sqlite", tasks, entries) as store:
+        yield export_front(store, folder / "front")
+
+
+def run_python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"TRITON_INTERPRET": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_their_own_test_passes(report: ExportReport) -> None:
+    assert [(task.task, len(task.kernels), task.refused) for task in report.tasks] == [
+        ("product", 1, ()),
+        ("scale", 1, ()),
+        ("in_place", 1, ()),
+    ]
+    done = run_python(report.out, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_front.py")
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_autotuned_kernel_is_pinned_to_what_was_judged(report: ExportReport) -> None:
+    data = json.loads(report.tasks[0].kernels[0].with_suffix(".json").read_text())
+    (launch,) = data["launches"]["8x1000"]["launches"]
+    assert launch["grid"] == [8, 4, 1]
+    assert data["launches"]["8x1000"]["configuration"] == {"autotune:matvec": 1}
+
+
+def test_gradients_updates_in_place_and_sizes_that_belong_together(report: ExportReport) -> None:
+    done = run_python(report.out, "-c", USE)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["updated"]
+    assert answer["gradient"]
+    assert answer["fits"] == report.tasks[0].kernels[0].stem
+    assert "share memory" in answer["aliased"]
+    assert answer["differs"].startswith("reference: ")

@@ -162,7 +162,9 @@ def usual_launch(task: Task, arguments: list[Any], parameters: dict[str, torch.T
     spec.loader.exec_module(module)
     if task.name == "autotuned_split_k":
         module.matvec.fn.configs = module.matvec.configs = module.matvec.configs[:1]
-    own = [item.detach().clone().requires_grad_(item.requires_grad) if isinstance(item, torch.Tensor) else item for item in arguments]
+    own = [
+        item.detach().clone().requires_grad_(item.requires_grad) if isinstance(item, torch.Tensor) else item for item in arguments
+    ]
     call = module.entry
     if task.form == "module":
         call = call(*task.init_arguments)

@@ -1,6 +1,5 @@
 """Writes new keys and values into a cache in place, at positions given per sequence; returns nothing new."""
 
-import torch
 import triton
 import triton.language as tl
 

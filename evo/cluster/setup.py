@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import inspect
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ def load_tasks(config: RunConfig) -> Mapping[str, Task]:
         task = load_task(reference)
         if task.name in tasks:
             raise ConfigError(f"tasks.{position}", given=reference, action=f"a task named {task.name} is listed before it")
-        tasks[task.name] = task
+        tasks[task.name] = dataclasses.replace(task, training_cases=task.training_cases[: config.evaluation.training_cases])
     return tasks
 
 

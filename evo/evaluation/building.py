@@ -29,7 +29,9 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
     if device != "gpu":
         settings = dataclasses.replace(settings, target=device.removeprefix("cpu:"))
         bench = _bench(settings, workers=1, sass=True)
-        return LadderEvaluator(tasks, settings, InterpretedTier(settings.target, deadline_s=settings.run_deadline_s), bench)
+        interpreted = InterpretedTier(settings.target, deadline_s=settings.run_deadline_s)
+        interpreted.start()
+        return LadderEvaluator(tasks, settings, interpreted, bench)
     from evo.evaluation.replay import ReplayTier  # imports torch's CUDA side
 
     tier = ReplayTier(settings)
@@ -42,10 +44,12 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
 
 
 def _bench(settings: EvaluationSettings, *, workers: int, sass: bool) -> Workbench:
-    return Workbench(
+    bench = Workbench(
         settings.target,
         workers=workers,
         trace_deadline_s=settings.trace_deadline_s,
         compile_deadline_s=settings.compile_deadline_s,
         sass=sass,
     )
+    bench.start()
+    return bench

@@ -127,8 +127,7 @@ class InterpretedTier(Tier):
         self._server.start()
 
     def fresh(self) -> None:
-        """Ends the fork server; the next check starts another."""
-        self._server.close()
+        """Nothing to do: every check runs in a new process anyway."""
 
     def close(self) -> None:
         """Ends the fork server."""

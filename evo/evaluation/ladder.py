@@ -4,6 +4,7 @@ rung ends it."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Mapping, Sequence
 
@@ -47,7 +48,6 @@ class LadderEvaluator(Evaluator):
         self._settings = settings
         self._tier = tier
         self._bench = workbench
-        self._prepared: dict[tuple[str, str, Configuration], Candidate] = {}
 
     @property
     def device(self) -> str:
@@ -123,7 +123,7 @@ class _Climb:
     def _trace_defaults(self, knobs: Knobs, claim: Claim) -> Evaluation | None:
         jobs = [self._job(case, knobs.default, binaries=False) for case in self._task.training_cases]
         prepared = [self._good(item) for item in self._bench.prepare(jobs)]
-        self._plan_hash = content_id(*(item.plan.plan_hash for item in prepared))
+        self._plan_hash = searched_hash([item.plan.plan_hash for item in prepared], knobs)
         owner = claim(self._plan_hash, self._item.variant.variant_id)
         if owner is None or owner == self._item.variant.variant_id:
             return None
@@ -288,6 +288,11 @@ class _Climb:
         if isinstance(item, Failure):
             raise Stopped(item)
         return item
+
+
+def searched_hash(plan_hashes: Sequence[str], knobs: Knobs) -> str:
+    """What a variant is to a search: its plans in the declared configuration, per training case, and what tuning may make of them."""
+    return content_id(*plan_hashes, json.dumps({key: list(choices) for key, choices in sorted(knobs.space.items())}))
 
 
 def _candidate(job: Job, prepared: Prepared) -> Candidate:

@@ -15,6 +15,7 @@ class EvaluationSettings:
         tune_trials: Configurations tried per variant and case in the quick tune (0: none but the declared one).
         pairs: Timed A/B pairs of a contender.
         verify_pairs: Pairs of an elite's verification.
+        training_cases: Score only the first this many training cases of each task; None for all.
         trace_deadline_s, compile_deadline_s, run_deadline_s: Wall seconds per trace, kernel compilation, and checked or timed run.
     """
 
@@ -24,10 +25,13 @@ class EvaluationSettings:
     pairs: int = 32
     verify_pairs: int = 128
     trace_deadline_s: float = 60.0
-    compile_deadline_s: float = 120.0
+    compile_deadline_s: float = 30.0
+    training_cases: int | None = None
     run_deadline_s: float = 120.0
 
     def __post_init__(self) -> None:
+        if self.training_cases is not None and self.training_cases < 1:
+            raise ValueError(f"training_cases ≥ 1 or left out, given {self.training_cases}")
         if self.tune_trials < 0 or self.pairs < 4 or self.verify_pairs < self.pairs:
             raise ValueError(
                 f"tune_trials ≥ 0 and verify_pairs ≥ pairs ≥ 4, given {self.tune_trials}, {self.verify_pairs}, {self.pairs}"

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evo.errors import SandboxError, WorkerDied
-from evo.tracing.sandbox import PR_SET_PDEATHSIG
+from evo.tracing.sandbox import PR_SET_PDEATHSIG, search_path
 
 START_DEADLINE_S = 120.0
 
@@ -31,7 +31,7 @@ class Nursery:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+        environment = {**os.environ, "PYTHONPATH": search_path()}
         self._socket = ours
         self._process = subprocess.Popen(
             [sys.executable, "-m", "evo.evaluation.worker", str(theirs.fileno())],

@@ -149,8 +149,8 @@ class _Exporter:
         descent = self._ancestry.descent(row.number)
         comment = provenance(task.name, rank, evaluation, descent, self._header, member.verified)
         text = kernel_text(row.variant.source, comment, tuned)
-        default = read_knobs(row.variant.source).default
-        launches = record_launches(self._bench, task, text, evaluation, default, case_configurations(task, member))
+        knobs = read_knobs(row.variant.source)
+        launches = record_launches(self._bench, task, text, evaluation, knobs, case_configurations(task, member))
         if isinstance(launches, str):
             return launches
         return Written(f"kernel_{rank}_{evaluation.variant_id[:8]}", member, text, launches, descent)

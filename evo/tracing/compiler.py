@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections import OrderedDict
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,9 @@ from evo.tracing.plan import Kernel, LaunchPlan
 from evo.tracing.sandbox import ForkServer, Limits
 from evo.tracing.targets import target_named
 
-CACHED_KERNELS = 512
+MAX_BYTES_PER_THREAD = 2047
+"""255 registers of 4 bytes are all a thread has. A single tensor of twice that spills whatever the compiler does, and takes it minutes."""
+_TENSOR = re.compile(r"tensor<((?:\d+x)+)(f|bf|i|u)(\d+)")
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,16 @@ class Binary:
     resources: Resources
 
 
+def largest_bytes_per_thread(kernel: Kernel, warp_size: int) -> int:
+    """Bytes per thread of the largest number tensor in a kernel's TTIR, were it spread evenly over the block."""
+    largest = 0
+    for shape, _, bits in set(_TENSOR.findall(kernel.ttir)):
+        largest = max(largest, math.prod(map(int, shape.rstrip("x").split("x"))) * max(int(bits), 8) // 8)
+    return largest // (int(kernel.options.get("num_warps", 4)) * warp_size)
+
+
 class Compiler:
-    """Owns one compiler fork server for a target, with a cache by kernel hash. Not thread-safe."""
+    """Owns one compiler fork server for a target. Not thread-safe."""
 
     def __init__(self, target: str, *, deadline_s: float = 120.0, sass: bool = False) -> None:
         self.target = target_named(target)
@@ -54,7 +65,6 @@ class Compiler:
         self._sass = sass
         limits = Limits(cpu_s=int(deadline_s) + 1, untrusted=False)
         self._server = ForkServer("compile", limits, preload=("evo.tracing.compile_child", "triton.compiler"))
-        self._cache: OrderedDict[str, Binary | Failure] = OrderedDict()
 
     def start(self) -> None:
         """Starts the fork server ahead of need."""
@@ -71,20 +81,13 @@ class Compiler:
         return tuple(binaries)
 
     def compile(self, kernel: Kernel) -> Binary | Failure:
-        """One kernel; equal code is compiled once."""
-        key = kernel.kernel_hash
-        if key not in self._cache:
-            self._cache[key] = self._compile(kernel)
-            while len(self._cache) > CACHED_KERNELS:
-                self._cache.popitem(last=False)
-        self._cache.move_to_end(key)
-        return self._cache[key]
-
-    def close(self) -> None:
-        """Ends the fork server."""
-        self._server.close()
-
-    def _compile(self, kernel: Kernel) -> Binary | Failure:
+        """Compiles one kernel. Never raises for a bad one."""
+        held = largest_bytes_per_thread(kernel, self.target.warp_size)
+        if held > MAX_BYTES_PER_THREAD:
+            text = (
+                f"{kernel.name} holds a tensor of {held} bytes per thread, twice all registers; use smaller tiles or more warps"
+            )
+            return Failure(Status.OUT_OF_RESOURCES, Stage.COMPILE, text, "out_of_resources:registers")
         request = {"ttir": kernel.ttir, "options": dict(kernel.options), "target": self.target.key, "sass": self._sass}
         try:
             answer = self._server.call("evo.tracing.compile_child:compile_kernel", request, deadline_s=self._deadline_s)
@@ -101,3 +104,7 @@ class Compiler:
                 Status.COMPILE_ERROR, Stage.COMPILE, f"the compiler's answer is not valid: {error}", "compile_error:answer"
             )
         return Binary(kernel.kernel_hash, data, answer["metadata"], Resources.from_json(answer["resources"]))
+
+    def close(self) -> None:
+        """Ends the fork server."""
+        self._server.close()

@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +106,13 @@ def abilities() -> dict[str, bool]:
     }
 
 
+def search_path() -> str:
+    """This process's module search path, absolute, for a child with another working folder."""
+    return os.pathsep.join(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
+
+
 class ForkServer:
-    """A warm process that runs functions in forked, limited children. Not thread-safe: one call at a time.
+    """A warm process that runs functions in forked, limited children. One call at a time; `start` may run beside it.
 
     Args:
         role: Name for messages, e.g. ``trace``.
@@ -130,6 +136,7 @@ class ForkServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._home: Path | None = None
+        self._starting = threading.Lock()
 
     def call(
         self, function: str, request: Mapping[str, Any], *, deadline_s: float, scratch: Path | None = None
@@ -185,6 +192,10 @@ class ForkServer:
         self._process = self._socket = self._home = None
 
     def _ensure(self) -> socket.socket:
+        with self._starting:
+            return self._started()
+
+    def _started(self) -> socket.socket:
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
         self.close()
@@ -200,8 +211,7 @@ class ForkServer:
             "PYTHONDONTWRITEBYTECODE": "1",
         }
         environment |= {"TRITON_DEFAULT_FP_FUSION": os.environ.get("TRITON_DEFAULT_FP_FUSION", "1")} | self._environment
-        search_path = os.pathsep.join(entry for entry in sys.path if entry)
-        environment["PYTHONPATH"] = search_path
+        environment["PYTHONPATH"] = search_path()
         settings = {"limits": vars(self._limits), "preload": self._preload, "home": str(self._home)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "evo.tracing.forkserver", str(theirs.fileno()), json.dumps(settings)],

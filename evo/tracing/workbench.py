@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
+from threading import Lock
+from typing import TypeVar
 
-from evo.records import Configuration, Failure
+from evo.records import Configuration, Failure, content_id
 from evo.tasks.base import Case, Task
 from evo.tracing.compiler import Binary, Compiler
 from evo.tracing.plan import LaunchPlan
 from evo.tracing.tracer import Tracer
+
+T = TypeVar("T")
+
+REMEMBERED = 1024
+"""Plans, and binaries, that a workbench keeps."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,16 @@ class Workbench:
         self._free: SimpleQueue[tuple[Tracer, Compiler]] = SimpleQueue()
         for pair in self._pairs:
             self._free.put(pair)
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="workbench")
+        self._threads = ThreadPoolExecutor(2 * workers, thread_name_prefix="workbench")
+        self._plans: OrderedDict[Hashable, LaunchPlan | Failure] = OrderedDict()
+        self._binaries: OrderedDict[Hashable, Binary | Failure] = OrderedDict()
+        self._lock = Lock()
+
+    def start(self) -> None:
+        """Starts all processes ahead of need, side by side, and returns at once."""
+        for tracer, compiler in self._pairs:
+            self._threads.submit(tracer.start)
+            self._threads.submit(compiler.start)
 
     def prepare(self, jobs: Sequence[Job]) -> list[Prepared | Failure]:
         """Traces and compiles jobs, in order of completion inside, in order of `jobs` outside."""
@@ -69,10 +86,29 @@ class Workbench:
     def _prepare(self, job: Job) -> Prepared | Failure:
         tracer, compiler = pair = self._free.get()
         try:
-            plan = tracer.trace(job.source, job.task, job.case, job.configuration)
-            if isinstance(plan, Failure):
-                return plan
-            binaries = compiler.compile_plan(plan) if job.binaries else ()
-            return binaries if isinstance(binaries, Failure) else Prepared(plan, binaries)
+            key = (content_id(job.source), job.task.name, job.case.name, job.configuration)
+            plan = self._remembered(self._plans, key, lambda: tracer.trace(job.source, job.task, job.case, job.configuration))
+            if isinstance(plan, Failure) or not job.binaries:
+                return plan if isinstance(plan, Failure) else Prepared(plan, ())
+            binaries = []
+            for kernel in plan.kernels:
+                binary = self._remembered(self._binaries, kernel.kernel_hash, lambda kernel=kernel: compiler.compile(kernel))  # type: ignore[misc]
+                if isinstance(binary, Failure):
+                    return binary
+                binaries.append(binary)
+            return Prepared(plan, tuple(binaries))
         finally:
             self._free.put(pair)
+
+    def _remembered(self, cache: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
+        """Equal work is done once (twice if it is asked for at the same moment), the least recently used results are dropped."""
+        with self._lock:
+            if key in cache:
+                cache.move_to_end(key)
+                return cache[key]
+        made = make()
+        with self._lock:
+            cache[key] = made
+            while len(cache) > REMEMBERED:
+                cache.popitem(last=False)
+        return made

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import triton
 
+from evo.evaluation.ladder import searched_hash
 from evo.knobs import read_knobs
 from evo.records import (
     CaseResult,
@@ -88,11 +89,13 @@ class Judge:
         how: tuple[str, TrustLevel, LatencyKind, int] = MODEL,
         verify: bool = False,
     ) -> Evaluation:
-        default = read_knobs(source).default
+        knobs = read_knobs(source)
+        default = knobs.default
         tuned = [Configuration({**default, **given}) for given in chosen]
         traced = tuned if verify else [default] * len(tuned)
         plans = [self._tracer.trace(source, task, case, conf) for case, conf in zip(task.training_cases, traced, strict=True)]
         assert all(isinstance(plan, LaunchPlan) for plan in plans), plans
+        hashes = [plan.plan_hash for plan in plans if isinstance(plan, LaunchPlan)]
         device, trust, kind, pairs = how
         results = tuple(
             CaseResult(case.name, conf, error, latency, 100.0, 100 / latency, 99 / latency, 101 / latency, pairs, 4096)
@@ -103,7 +106,7 @@ class Judge:
             Status.PASSED,
             Stage.VERIFY if verify else Stage.TIME,
             device,
-            plan_hash=content_id(*(plan.plan_hash for plan in plans if isinstance(plan, LaunchPlan))),
+            plan_hash=content_id(*hashes) if verify else searched_hash(hashes, knobs),
             trust=trust,
             latency_kind=kind,
             fitness=99 / max(latencies),

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evo.evaluation.ladder import searched_hash
+from evo.knobs import Knobs
 from evo.records import Configuration, Evaluation, Failure, Stage, content_id
 from evo.tasks.base import Case, Task
 from evo.tracing.plan import Kernel, Launch, LaunchPlan
@@ -42,7 +44,7 @@ def record_launches(
     task: Task,
     source: str,
     evaluation: Evaluation,
-    default: Configuration,
+    knobs: Knobs,
     configurations: Mapping[str, Configuration],
 ) -> Recorded | str:
     """Traces an exported text on all cases in the configurations it is used in.
@@ -52,14 +54,14 @@ def record_launches(
         task: Whose cases.
         source: The text as exported.
         evaluation: The verdict that the export rests on.
-        default: The configuration of the text that was evaluated.
+        knobs: What the text that was evaluated declares.
         configurations: Case name → configuration, for every case of the task.
 
     Returns:
         What to write down, or why this module must not be exported.
     """
     jobs = [Job(source, task, case, configurations[case.name], binaries=False) for case in task.cases]
-    judged = _judged_configurations(task, evaluation, default, configurations)
+    judged = _judged_configurations(task, evaluation, knobs.default, configurations)
     extra = [(case, conf) for case, conf in judged if conf != configurations[case.name]]
     jobs += [Job(source, task, case, conf, binaries=False) for case, conf in extra]
     plans: dict[tuple[str, Configuration], LaunchPlan] = {}
@@ -68,7 +70,8 @@ def record_launches(
             return f"case {job.case.name}: {item.message.splitlines()[0]}"
         assert isinstance(item, Prepared)
         plans[job.case.name, job.configuration] = item.plan
-    traced = content_id(*(plans[case.name, conf].plan_hash for case, conf in judged))
+    hashes = [plans[case.name, conf].plan_hash for case, conf in judged]
+    traced = content_id(*hashes) if evaluation.stage is Stage.VERIFY else searched_hash(hashes, knobs)
     if traced != evaluation.plan_hash:
         return f"it launches something else (plan {traced}) than what was judged (plan {evaluation.plan_hash or 'unknown'})"
     return Recorded(configurations, {case.name: plans[case.name, configurations[case.name]] for case in task.cases})

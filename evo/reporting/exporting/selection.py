@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,9 @@ def load_recorded(header: RunHeader, name: str, text: str) -> Task:
     Raises:
         InputError: It is gone, or changed since the run began.
     """
-    references = json.loads(header.config).get("tasks", ())
+    config = json.loads(header.config)
+    references = config.get("tasks", ())
+    scored = config.get("evaluation", {}).get("training_cases")
     for reference in (*references, *(item for item in builtin_tasks() if item == name)):
         task = load_task(str(reference))
         if task.name != name:
@@ -81,7 +84,7 @@ def load_recorded(header: RunHeader, name: str, text: str) -> Task:
                 str(task.path),
                 action="it changed since the run began, so nothing says that kernels fit it: restore it and export again",
             )
-        return task
+        return dataclasses.replace(task, training_cases=task.training_cases[:scored])
     raise InputError(f"task {name}", given="not among the run's task files", allowed=references)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from evo.cluster.processes import die_with_parent
@@ -51,20 +52,24 @@ class EvaluatorActor:
         """
         self._engine = engine
         evaluator = _build(spec)
-        accepted, pace = 0, BATCH_S
         try:
-            with self._heartbeat(spec.config.search.lease_s / 3):
-                while True:
-                    count = min(MAX_BATCH, max(1, round(BATCH_S / pace)))
-                    answer = self._get(self._engine.ask_evaluations.remote(self._name, count, evaluator.device, WAIT_S))
-                    if answer.done:
-                        return accepted
-                    for lease in answer.items:
-                        started = time.monotonic()
-                        accepted += self._evaluate(evaluator, lease)
-                        pace = 0.5 * pace + 0.5 * max(time.monotonic() - started, 1e-3)
+            with self._heartbeat(spec.config.search.lease_s / 3), ThreadPoolExecutor(evaluator.concurrency) as threads:
+                loops = [threads.submit(self._loop, evaluator) for _ in range(evaluator.concurrency)]
+                return sum(loop.result() for loop in loops)
         finally:
             evaluator.close()
+
+    def _loop(self, evaluator: Evaluator) -> int:
+        accepted, pace = 0, BATCH_S
+        while True:
+            count = min(MAX_BATCH, max(1, round(BATCH_S / pace)))
+            answer = self._get(self._engine.ask_evaluations.remote(self._name, count, evaluator.device, WAIT_S))
+            if answer.done:
+                return accepted
+            for lease in answer.items:
+                started = time.monotonic()
+                accepted += self._evaluate(evaluator, lease)
+                pace = 0.5 * pace + 0.5 * max(time.monotonic() - started, 1e-3)
 
     def _evaluate(self, evaluator: Evaluator, lease: Lease) -> bool:
         evaluation = evaluator.evaluate(lease.item, self._claim)

@@ -53,12 +53,17 @@ Claim = Callable[[str, str], str | None]
 
 
 class Evaluator(ABC):
-    """Turns work into verdicts. One per device; not thread-safe; may own child processes until `close`."""
+    """Turns work into verdicts. One per device; may own child processes until `close`."""
 
     @property
     @abstractmethod
     def device(self) -> str:
         """Device model as stored with results, e.g. ``NVIDIA H200`` or ``cuda:90 (modelled)``."""
+
+    @property
+    def concurrency(self) -> int:
+        """How many threads may call `evaluate` at a time."""
+        return 1
 
     @abstractmethod
     def evaluate(self, item: WorkItem, claim: Claim) -> Evaluation:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
 
 from evo.evaluation.base import Claim, Effort, Evaluator, WorkItem
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.statistics import case_interval, geometric_mean_interval
-from evo.evaluation.tier import Candidate, Checked, Tier
+from evo.evaluation.tier import Candidate, Checked, Tier, Timing
 from evo.evaluation.tuning import Tuner
 from evo.knobs import Knobs, read_knobs
 from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id, geometric_mean
@@ -21,6 +23,8 @@ from evo.tracing.workbench import Job, Prepared, Workbench
 
 TUNE_BATCH = 4
 """Configurations prepared side by side per case while tuning."""
+MAX_CLIMBS = 3
+"""Variants on the ladder at a time, where there are processes to prepare them: enough that the device seldom waits."""
 REGATE_ATTEMPTS = 3
 """How many of the fastest configurations may fail the gate before the variant does."""
 
@@ -48,23 +52,29 @@ class LadderEvaluator(Evaluator):
         self._settings = settings
         self._tier = tier
         self._bench = workbench
+        self._turn = Lock()
 
     @property
     def device(self) -> str:
         """The tier's device."""
         return self._tier.device
 
+    @property
+    def concurrency(self) -> int:
+        """Climbs side by side: while one has the device, others are traced and compiled."""
+        return min(MAX_CLIMBS, self._bench.workers)
+
     def evaluate(self, item: WorkItem, claim: Claim) -> Evaluation:
         """See `Evaluator`."""
-        started, gpu = time.monotonic(), self._tier.gpu_s
-        task = self._tasks[item.variant.task]
-        climb = _Climb(task, item, self._settings, self._tier, self._bench)
+        started = time.monotonic()
+        tier = _Turns(self._tier, self._turn)
+        climb = _Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench)
         try:
             evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify()
         except Stopped as stop:
             evaluation = climb.failed(stop.failure)
-        wall, used = time.monotonic() - started, self._tier.gpu_s - gpu
-        return dataclasses.replace(evaluation, wall_s=wall, gpu_s=used, noise_floor=self._tier.noise_floor())
+        wall = time.monotonic() - started
+        return dataclasses.replace(evaluation, wall_s=wall, gpu_s=tier.gpu_s, noise_floor=self._tier.noise_floor())
 
     def close(self) -> None:
         """Ends the tier's and the workbench's processes."""
@@ -72,10 +82,53 @@ class LadderEvaluator(Evaluator):
         self._bench.close()
 
 
+class _Turns:
+    """A climb's access to the tier: one climb has it at a time, and pays for that time alone."""
+
+    def __init__(self, tier: Tier, turn: Lock) -> None:
+        self._tier = tier
+        self._turn = turn
+        self.gpu_s = 0.0
+        self.device = tier.device
+        self.trust = tier.trust
+        self.latency_kind = tier.latency_kind
+        self.gates_on_binaries = tier.gates_on_binaries
+        self.gate_cases = tier.gate_cases
+
+    def check(self, task: Task, candidate: Candidate) -> Checked | Failure:
+        """See `Tier.check`."""
+        with self._mine():
+            return self._tier.check(task, candidate, seed=0)
+
+    def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
+        """See `Tier.latency_us`."""
+        with self._mine():
+            return self._tier.latency_us(task, candidate)
+
+    def compare(self, task: Task, candidate: Candidate, baseline: Candidate, pairs: int, incumbent: float) -> Timing | Failure:
+        """See `Tier.compare`."""
+        with self._mine():
+            return self._tier.compare(task, candidate, baseline, pairs=pairs, incumbent=incumbent)
+
+    def fresh(self) -> None:
+        """See `Tier.fresh`."""
+        with self._mine():
+            self._tier.fresh()
+
+    @contextmanager
+    def _mine(self) -> Iterator[None]:
+        with self._turn:
+            before = self._tier.gpu_s
+            try:
+                yield
+            finally:
+                self.gpu_s += self._tier.gpu_s - before
+
+
 class _Climb:
     """One variant on its way up."""
 
-    def __init__(self, task: Task, item: WorkItem, settings: EvaluationSettings, tier: Tier, bench: Workbench) -> None:
+    def __init__(self, task: Task, item: WorkItem, settings: EvaluationSettings, tier: _Turns, bench: Workbench) -> None:
         self._task, self._item, self._settings, self._tier, self._bench = task, item, settings, tier, bench
         self._source = item.variant.source
         self._plan_hash = ""
@@ -144,7 +197,7 @@ class _Climb:
             self._check(_candidate(job, item))
 
     def _check(self, candidate: Candidate) -> None:
-        checked = self._tier.check(self._task, candidate, seed=0)
+        checked = self._tier.check(self._task, candidate)
         if isinstance(checked, Failure):
             raise Stopped(checked)
         self._remember(candidate.case, checked)
@@ -155,7 +208,8 @@ class _Climb:
     def _tune(self, knobs: Knobs) -> dict[str, Candidate]:
         """The best gated configuration per training case."""
         seed = self._settings.seed * 1_000_003 + self._item.number
-        trials = max(1, self._settings.tune_trials)
+        settings = self._settings
+        trials = settings.start_tune_trials if self._item.baseline is None else settings.tune_trials
         tuners = {
             case.name: Tuner(knobs.space, knobs.default, self._hints(knobs), trials, seed + index)
             for index, case in enumerate(self._task.training_cases)
@@ -207,13 +261,13 @@ class _Climb:
             return None
         cases = self._tier.gate_cases(self._task)
         if candidate.case in cases:
-            checked = self._tier.check(self._task, candidate, seed=0)
+            checked = self._tier.check(self._task, candidate)
             if isinstance(checked, Checked):
                 self._remember(candidate.case, checked)
             return checked if isinstance(checked, Failure) else None
         jobs = [self._job(case, candidate.configuration, self._tier.gates_on_binaries) for case in cases]
         for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
-            outcome = item if isinstance(item, Failure) else self._tier.check(self._task, _candidate(job, item), seed=0)
+            outcome = item if isinstance(item, Failure) else self._tier.check(self._task, _candidate(job, item))
             if isinstance(outcome, Failure):
                 return outcome
         return None
@@ -242,7 +296,7 @@ class _Climb:
             return CaseResult(*common, latency, latency, 1.0, 1.0, 1.0, 0, candidate.plan.scratch_bytes)
         source, configuration = baseline.variant.source, baseline.configurations[case.name]
         reference = self._candidate(case, configuration, source)
-        timing = self._tier.compare(self._task, candidate, reference, pairs=pairs, incumbent=incumbent)
+        timing = self._tier.compare(self._task, candidate, reference, pairs, incumbent)
         if isinstance(timing, Failure):
             raise Stopped(timing)
         if not timing.log_ratios:

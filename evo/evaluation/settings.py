@@ -13,6 +13,7 @@ class EvaluationSettings:
         target: ``backend:arch`` that kernels are compiled for; ``auto`` takes the GPU's own.
         seed: Root of the input seeds and of tuning.
         tune_trials: Configurations tried per variant and case in the quick tune (0: none but the declared one).
+        start_tune_trials: The same for starting kernels, whose best is the baseline: a baseline tuned less would flatter its children.
         pairs: Timed A/B pairs of a contender.
         verify_pairs: Pairs of an elite's verification.
         training_cases: Score only the first this many training cases of each task; None for all.
@@ -22,6 +23,7 @@ class EvaluationSettings:
     target: str = "auto"
     seed: int = 0
     tune_trials: int = 6
+    start_tune_trials: int = 24
     pairs: int = 32
     verify_pairs: int = 128
     trace_deadline_s: float = 60.0
@@ -32,7 +34,7 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         if self.training_cases is not None and self.training_cases < 1:
             raise ValueError(f"training_cases ≥ 1 or left out, given {self.training_cases}")
-        if self.tune_trials < 0 or self.pairs < 4 or self.verify_pairs < self.pairs:
+        if min(self.tune_trials, self.start_tune_trials) < 0 or self.pairs < 4 or self.verify_pairs < self.pairs:
             raise ValueError(
                 f"tune_trials ≥ 0 and verify_pairs ≥ pairs ≥ 4, given {self.tune_trials}, {self.verify_pairs}, {self.pairs}"
             )

@@ -54,6 +54,7 @@ class Workbench:
     def __init__(
         self, target: str, *, workers: int, trace_deadline_s: float = 60.0, compile_deadline_s: float = 120.0, sass: bool = False
     ) -> None:
+        self.workers = workers
         self._pairs = [
             (Tracer(target, deadline_s=trace_deadline_s), Compiler(target, deadline_s=compile_deadline_s, sass=sass))
             for _ in range(workers)

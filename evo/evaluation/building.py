@@ -28,7 +28,8 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
     """
     if device != "gpu":
         settings = dataclasses.replace(settings, target=device.removeprefix("cpu:"))
-        bench = _bench(settings, workers=1, sass=True)
+        # One evaluator leaves a core of a small machine idle while it compiles; a large one has an evaluator per core.
+        bench = _bench(settings, workers=2 if (os.cpu_count() or 1) <= 4 else 1, sass=True)
         interpreted = InterpretedTier(settings.target, deadline_s=settings.run_deadline_s)
         interpreted.start()
         return LadderEvaluator(tasks, settings, interpreted, bench)

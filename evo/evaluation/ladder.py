@@ -326,16 +326,7 @@ class _Climb:
         return [hint for hint in self._item.hints if set(hint) == set(knobs.default)]
 
     def _chosen(self, case: Case, knobs: Knobs) -> Configuration:
-        """The configuration of the nearest training case by bytes moved."""
-        if case.name in self._item.chosen:
-            return self._item.chosen[case.name]
-        trained = [item for item in self._task.training_cases if item.name in self._item.chosen]
-        if not trained:
-            return knobs.default
-        nearest = min(
-            trained, key=lambda item: abs(item.bytes / case.bytes if item.bytes > case.bytes else case.bytes / item.bytes)
-        )
-        return self._item.chosen[nearest.name]
+        return self._item.chosen.get(self._task.nearest_training_case(case).name, knobs.default)
 
     @staticmethod
     def _good(item: Prepared | Failure) -> Prepared:

@@ -198,7 +198,21 @@ class Task:
                 return case
         raise KeyError(name)
 
+    def nearest_training_case(self, case: Case) -> Case:
+        """The training case of the most similar shapes (sum of |ln| of the ratios of sizes), whose configuration suits `case` best."""
+        return case if case in self.training_cases else min(self.training_cases, key=lambda other: _distance(case, other))
+
     @property
     def operators(self) -> frozenset[str]:
         """All torch operators a module may use."""
         return DEFAULT_OPERATORS | self.allowed_operators
+
+
+def _distance(a: Case, b: Case) -> float:
+    total = 0.0
+    for mine, other in zip(a.arguments, b.arguments, strict=False):
+        if not isinstance(mine, TensorSpec) or not isinstance(other, TensorSpec):
+            continue
+        total += float(mine.dtype != other.dtype) + 10.0 * abs(len(mine.shape) - len(other.shape))
+        total += sum(abs(math.log(max(m, 1) / max(o, 1))) for m, o in zip(mine.shape, other.shape, strict=False))
+    return total

@@ -17,7 +17,7 @@ from evo.errors import InputError
 from evo.knobs import read_knobs
 from evo.records import CaseResult, Configuration, Evaluation, LatencyKind, Stage, Status, TrustLevel, Variant
 from evo.reporting.export import export_front
-from evo.reporting.exporting.guards import guard_table, nearest_training_case, related_sizes
+from evo.reporting.exporting.guards import guard_table, related_sizes
 from evo.reporting.exporting.kernel_text import kernel_text, kind_text
 from evo.reporting.exporting.literals import literal
 from evo.reporting.exporting.package import reference_text
@@ -148,8 +148,8 @@ def test_sizes_that_belong_together_are_found() -> None:
 
 def test_held_out_cases_take_the_configuration_they_were_judged_in() -> None:
     task = load_task("softmax")
-    assert nearest_training_case(task, task.case("8192x50257_bfloat16")).name == "4096x32000_bfloat16"
-    assert nearest_training_case(task, task.training_cases[2]) is task.training_cases[2]
+    assert task.nearest_training_case(task.case("8192x50257_bfloat16")).name == "4096x32000_bfloat16"
+    assert task.nearest_training_case(task.training_cases[2]) is task.training_cases[2]
 
 
 def test_setting_the_configuration_leaves_the_rest_as_it_was() -> None:

@@ -48,13 +48,6 @@ def input_bytes(case: Case) -> int:
     return sum(item.nbytes for item in case.arguments if isinstance(item, TensorSpec))
 
 
-def nearest_training_case(task: Task, case: Case) -> Case:
-    """The training case whose configuration a case is judged in: itself, or the nearest by bytes moved, as evaluation chooses it."""
-    if case in task.training_cases:
-        return case
-    return min(task.training_cases, key=lambda item: max(item.bytes, case.bytes) / min(item.bytes, case.bytes))
-
-
 def _sizes(cases: Sequence[Case], position: int, dimension: int) -> tuple[int, ...]:
     """One size in every case; nothing where ranks differ between cases."""
     sizes = []

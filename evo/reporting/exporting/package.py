@@ -13,7 +13,7 @@ from typing import Any
 from evo.errors import InputError
 from evo.records import Configuration
 from evo.reporting.exporting.ancestry import Ancestor
-from evo.reporting.exporting.guards import guard_table, input_bytes, judged_cases, nearest_training_case, related_sizes
+from evo.reporting.exporting.guards import guard_table, input_bytes, judged_cases, related_sizes
 from evo.reporting.exporting.kernel_text import kind_text
 from evo.reporting.exporting.launches import Recorded
 from evo.reporting.exporting.literals import literal
@@ -103,7 +103,7 @@ def _routes(task: Task, kernels: Sequence[Written]) -> dict[str, Any]:
 
 def _route(task: Task, case: Case, kernels: Sequence[Written]) -> dict[str, Any]:
     """The fastest verified kernel on the case (or on the training case it takes its configuration from)."""
-    trained = nearest_training_case(task, case).name
+    trained = task.nearest_training_case(case).name
     eligible = [kernel for kernel in kernels if kernel.member.verified] or kernels
     best = min(eligible, key=lambda kernel: kernel.member.case(trained).latency_us)
     return {
@@ -168,7 +168,7 @@ def _argument_json(item: Any) -> dict[str, Any]:
 
 def case_configurations(task: Task, member: Member) -> dict[str, Configuration]:
     """Case name → the configuration a kernel is used in there, for every case of the task."""
-    return {case.name: member.case(nearest_training_case(task, case).name).configuration for case in task.cases}
+    return {case.name: member.case(task.nearest_training_case(case).name).configuration for case in task.cases}
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

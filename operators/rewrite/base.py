@@ -37,12 +37,16 @@ class Rewrite(Operator):
     def sites(self, source: Source) -> Iterator[Site]:
         """The places this rewrite could change; raises NotApplicableError where the module as a whole forbids it."""
 
+    def sites_of(self, parent: Parent, source: Source) -> Iterator[Site]:
+        """As `sites`, for rewrites that also look at the parent's evaluation."""
+        return self.sites(source)
+
     async def propose(self, parents: tuple[Parent, ...], context: Context, rng: np.random.Generator) -> Proposal | NoProposal:
         """The parent with one site rewritten, or the first reason why none can be."""
         text = parents[0].variant.source
         reasons: list[str] = []
         try:
-            sites = list(self.sites(read_source(text)))
+            sites = list(self.sites_of(parents[0], read_source(text)))
             for index in rng.permutation(len(sites)):
                 try:
                     child = sites[index].apply().code

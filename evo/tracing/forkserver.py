@@ -55,7 +55,7 @@ def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socke
         os.setpgid(pid, pid)
     os.close(writer)
     try:
-        data, reason = _collect(reader, started + float(message["deadline_s"]), limits.max_reply_bytes)
+        data, reason = _collect(pid, reader, started + float(message["deadline_s"]), limits.max_reply_bytes)
     finally:
         os.close(reader)
         os.killpg(pid, signal.SIGKILL)
@@ -70,22 +70,29 @@ def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socke
         return {"died": f"signal {-status}" if status < 0 else f"exit {status}"}
 
 
-def _collect(reader: int, deadline: float, limit: int) -> tuple[bytes, str | None]:
+def _collect(pid: int, reader: int, deadline: float, limit: int) -> tuple[bytes, str | None]:
+    """Reads until the child ends: a process that it left behind may hold the pipe open for ever."""
     parts: list[bytes] = []
     size = 0
+    ended = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(reader, select.POLLIN)
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            return b"", "deadline"
-        part = os.read(reader, 1 << 20)
-        if not part:
-            return b"".join(parts), None
-        parts.append(part)
-        size += len(part)
-        if size > limit:
-            return b"", "output too large"
+    poll.register(ended, select.POLLIN)
+    try:
+        while True:
+            left = deadline - time.monotonic()
+            ready = dict(poll.poll(left * 1000)) if left > 0 else {}
+            if not ready:
+                return b"", "deadline"
+            part = os.read(reader, 1 << 20) if reader in ready else b""
+            if not part:
+                return b"".join(parts), None
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                return b"", "output too large"
+    finally:
+        os.close(ended)
 
 
 def _child(message: dict[str, Any], limits: Limits, scratch: Path, writer: int) -> None:

@@ -1,0 +1,71 @@
+"""Functions that misbehave inside a sandbox, one way each."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+def echo(request: dict[str, Any]) -> dict[str, Any]:
+    return request
+
+
+def environment(request: dict[str, Any]) -> dict[str, Any]:
+    return dict(os.environ)
+
+
+def hang(request: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(60)
+    return {}
+
+
+def exit_early(request: dict[str, Any]) -> dict[str, Any]:
+    os._exit(0)
+
+
+def crash(request: dict[str, Any]) -> dict[str, Any]:
+    ctypes.string_at(0)
+    return {}
+
+
+def talk(request: dict[str, Any]) -> dict[str, Any]:
+    return {"text": "x" * (4 << 20)}
+
+
+def leave_a_process(request: dict[str, Any]) -> dict[str, Any]:
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    return {"pid": pid}
+
+
+def allocate(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        bytearray(request["nbytes"])
+    except MemoryError as error:
+        return {"error": type(error).__name__}
+    return {"error": ""}
+
+
+def write_file(request: dict[str, Any]) -> dict[str, Any]:
+    import signal
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        Path("big").write_bytes(b"x" * request["nbytes"])
+    except OSError as error:
+        return {"error": type(error).__name__}
+    return {"error": ""}
+
+
+def interfaces(request: dict[str, Any]) -> dict[str, Any]:
+    lines = Path("/proc/net/dev").read_text().splitlines()[2:]
+    return {"up": [line.split(":")[0].strip() for line in lines if line.split()[1] != "0"]}
+
+
+def working_folder(request: dict[str, Any]) -> dict[str, Any]:
+    return {"path": str(Path.cwd())}

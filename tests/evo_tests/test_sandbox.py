@@ -1,0 +1,76 @@
+"""What a sandboxed child can and cannot do, with real processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from evo.errors import WorkerDied
+from evo.tracing.sandbox import ForkServer, Limits, abilities
+
+LIMITS = Limits(memory_bytes=1 << 30, cpu_s=20, file_bytes=1 << 20, max_reply_bytes=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServer]:
+    os.environ["CANARY_API_KEY"] = "sk-canary"
+    server = ForkServer("test", LIMITS)
+    yield server
+    server.close()
+    del os.environ["CANARY_API_KEY"]
+
+
+def call(server: ForkServer, name: str, deadline_s: float = 10, **request: object) -> dict[str, object]:
+    return server.call(f"tests.evo_tests.sandbox_children:{name}", request, deadline_s=deadline_s)
+
+
+def test_answers_come_back(server: ForkServer) -> None:
+    assert call(server, "echo", text="über") == {"text": "über"}
+
+
+def test_secrets_of_the_caller_are_not_in_the_environment(server: ForkServer) -> None:
+    assert "CANARY_API_KEY" not in call(server, "environment")
+
+
+def test_a_hang_ends_at_the_deadline_and_the_server_lives_on(server: ForkServer) -> None:
+    started = time.monotonic()
+    with pytest.raises(WorkerDied, match="deadline"):
+        call(server, "hang", deadline_s=0.5)
+    assert time.monotonic() - started < 5
+    assert call(server, "echo", text="next") == {"text": "next"}
+
+
+@pytest.mark.parametrize(("name", "reason"), [("exit_early", "exit 0"), ("crash", "signal 11"), ("talk", "output too large")])
+def test_a_bad_end_is_told(server: ForkServer, name: str, reason: str) -> None:
+    with pytest.raises(WorkerDied, match=reason):
+        call(server, name)
+    assert call(server, "echo", text="next") == {"text": "next"}
+
+
+def test_what_a_child_starts_dies_with_it(server: ForkServer, tmp_path: Path) -> None:
+    pid = call(server, "leave_a_process")["pid"]
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text():
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_memory_and_files_are_limited(server: ForkServer) -> None:
+    assert call(server, "allocate", nbytes=4 << 30)["error"] == "MemoryError"
+    assert call(server, "write_file", nbytes=4 << 20)["error"] == "OSError"
+
+
+def test_the_network_leads_nowhere(server: ForkServer) -> None:
+    if not abilities()["own network namespace"]:
+        pytest.skip("this machine refuses network namespaces")
+    assert call(server, "interfaces") == {"up": []}
+
+
+def test_children_do_not_see_each_other_s_files(server: ForkServer) -> None:
+    first = call(server, "working_folder")["path"]
+    assert call(server, "working_folder")["path"] != first
+    assert not Path(str(first)).exists()

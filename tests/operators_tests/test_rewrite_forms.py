@@ -10,11 +10,13 @@ import pytest
 from evo.knobs import read_knobs
 from evo.records import NoProposal, Variant
 from operators.base import Context, Parent
+from operators.rewrite.base_two import BaseTwoExponent
 from operators.rewrite.eliminate_masks import EliminateMasks
 from operators.rewrite.online_blocks import OnlineBlocks
 from operators.rewrite.parameterise_tile import ParameteriseTile
 from operators.rewrite.rows_per_program import RowsPerProgram
 from operators.rewrite.whole_row import WholeRow
+from operators.rewrite.widen_space import WidenSpace
 
 HERE = Path(__file__).parent
 STARTS = HERE.parents[1] / "evo" / "tasks" / "starts"
@@ -64,6 +66,8 @@ def test_comments_and_other_functions_survive_every_rewrite():
         (EliminateMasks(), "layer_norm"),
         (ParameteriseTile(), "layer_norm"),
         (WholeRow(), "looped_norm"),
+        (WidenSpace(), "l2_normalise"),
+        (BaseTwoExponent(), "softmax"),
     ):
         source = read(kernel) + extra
         after = outcome(operator, source).source

@@ -22,7 +22,8 @@ class BaseTwoExponent(Rewrite):
     GPUs have an instruction for powers of two only, so `tl.exp` multiplies by log2(e) each time. Where a scalar scales what
     becomes the exponent, as `scale` does in attention, the factor goes there: scores and their running maxima are then in units
     of log 2, and no exponential needs a product of its own. Differences, maxima, comparisons and -inf mean the same in any unit.
-    Kernels that take logarithms, or let a value in such units out, get the plain form.
+    Kernels that take logarithms, or let a value in such units out, get the plain form, which compiles to the instructions that
+    `tl.exp` does but shows the product to whoever changes the kernel next.
 
     The rounding of an exponent changes in its last bit or two, for which results differ slightly; data types do not.
     """

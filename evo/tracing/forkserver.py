@@ -21,10 +21,14 @@ from typing import Any
 
 from evo.tracing.sandbox import NOBODY, PR_SET_PDEATHSIG, Limits, apply_limits, receive_message, send_message
 
+PR_SET_CHILD_SUBREAPER = 36
+
 
 def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     """Answers calls until the caller goes away."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     limits = Limits(**settings["limits"])
     for module in settings["preload"]:
         importlib.import_module(module)
@@ -60,6 +64,7 @@ def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socke
         os.close(reader)
         os.killpg(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        _end_strays()
         if message["scratch"] is None:
             shutil.rmtree(scratch, ignore_errors=True)
     if reason is not None:
@@ -68,6 +73,17 @@ def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socke
         return {"payload": json.loads(data)}
     except ValueError:
         return {"died": f"signal {-status}" if status < 0 else f"exit {status}"}
+
+
+def _end_strays() -> None:
+    """Ends what a child left outside of its process group: orphans become children of this process (a subreaper), which has no others
+    between two calls. Ending one may orphan more, hence the loop."""
+    me = os.getpid()
+    children = Path(f"/proc/{me}/task/{me}/children")
+    while strays := children.read_text().split() if children.exists() else []:
+        for stray in map(int, strays):
+            os.kill(stray, signal.SIGKILL)
+            os.waitpid(stray, 0)
 
 
 def _collect(pid: int, reader: int, deadline: float, limit: int) -> tuple[bytes, str | None]:

@@ -43,6 +43,20 @@ def leave_a_process(request: dict[str, Any]) -> dict[str, Any]:
     return {"pid": pid}
 
 
+def leave_a_daemon(request: dict[str, Any]) -> dict[str, Any]:
+    """One that left its process group and has no parent of ours any more."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.write(writer, str(pid).encode())
+        os._exit(0)
+    return {"pid": int(os.read(reader, 32))}
+
+
 def allocate(request: dict[str, Any]) -> dict[str, Any]:
     try:
         bytearray(request["nbytes"])

@@ -51,8 +51,9 @@ def test_a_bad_end_is_told(server: ForkServer, name: str, reason: str) -> None:
     assert call(server, "echo", text="next") == {"text": "next"}
 
 
-def test_what_a_child_starts_dies_with_it(server: ForkServer, tmp_path: Path) -> None:
-    pid = call(server, "leave_a_process")["pid"]
+@pytest.mark.parametrize("name", ["leave_a_process", "leave_a_daemon"])
+def test_what_a_child_starts_dies_with_it(server: ForkServer, name: str) -> None:
+    pid = call(server, name)["pid"]
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text():
         time.sleep(0.05)

@@ -40,6 +40,7 @@ class EngineActor:
         self._works: dict[str, set[int]] = defaultdict(set)
         self._blameless: deque[Lease] = deque()
         self._delivered: dict[str, int] = defaultdict(int)
+        self._lives: dict[str, int] = defaultdict(int)
 
     async def open(self) -> Progress:
         """Opens the store (creating it where the spec has a header) and starts or resumes the engine.
@@ -71,7 +72,7 @@ class EngineActor:
             self._works[worker].update(work.request.number for work in works)
             return works
 
-        return await self._wait_for(take, wait_s)
+        return await self._wait_for(worker, take, wait_s)
 
     async def tell_proposal(self, worker: str, number: int, outcome: Proposal | NoProposal) -> None:
         """Records what came of a request."""
@@ -89,7 +90,7 @@ class EngineActor:
             self._leases[worker].update({lease.token: lease for lease in leases})
             return leases
 
-        return await self._wait_for(take, wait_s)
+        return await self._wait_for(worker, take, wait_s)
 
     async def tell_evaluation(self, worker: str, token: str, evaluation: Evaluation) -> bool:
         """Records a verdict; False where the lease had expired and the verdict is not needed."""
@@ -115,11 +116,13 @@ class EngineActor:
     async def lost(self, worker: str, reason: str) -> int:
         """Called when a worker died: what it held goes to others.
 
-        Work is done in the order it was handed out, so of an evaluator's leases only the first counts against its variant.
+        Work is done in the order it was handed out, so of an evaluator's leases only the first counts against its variant. (Of an
+        evaluator with several at a time that one may be innocent; the guilty one then comes first next time.)
 
         Returns:
             How many results the worker had delivered since it was last lost.
         """
+        self._lives[worker] += 1
         leases = list(self._leases.pop(worker, {}).values())
         self._blameless.extend(leases[1:])
         with self._recording():
@@ -165,10 +168,12 @@ class EngineActor:
         finally:
             self._store.close()
 
-    async def _wait_for(self, take: Callable[[], Sequence[T]], wait_s: float) -> Answer[T]:
-        deadline = time.monotonic() + wait_s
+    async def _wait_for(self, worker: str, take: Callable[[], Sequence[T]], wait_s: float) -> Answer[T]:
+        deadline, life = time.monotonic() + wait_s, self._lives[worker]
         while True:
             bell = self._bell  # before looking, so that a change meanwhile is not missed
+            if self._lives[worker] != life:
+                return Answer()  # who asked is dead, and its successor of the same name would keep alive what it were given here
             if self._failure is not None or self._engine.finished is not None:
                 return Answer(done=True)
             with self._recording(ring=False):

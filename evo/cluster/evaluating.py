@@ -54,22 +54,35 @@ class EvaluatorActor:
         evaluator = _build(spec)
         try:
             with self._heartbeat(spec.config.search.lease_s / 3), ThreadPoolExecutor(evaluator.concurrency) as threads:
-                loops = [threads.submit(self._loop, evaluator) for _ in range(evaluator.concurrency)]
+                failed = threading.Event()
+                loops = [threads.submit(self._loop, evaluator, failed) for _ in range(evaluator.concurrency)]
                 return sum(loop.result() for loop in loops)
         finally:
             evaluator.close()
 
-    def _loop(self, evaluator: Evaluator) -> int:
+    def _loop(self, evaluator: Evaluator, failed: threading.Event) -> int:
+        """Pulls and evaluates. Where one loop fails, all end after what they have in hand: the heartbeat renews every lease of this
+        worker, so what the failed loop held would wait for nobody as long as the others went on."""
+        try:
+            return self._pull(evaluator, failed)
+        except BaseException:
+            failed.set()
+            raise
+
+    def _pull(self, evaluator: Evaluator, failed: threading.Event) -> int:
         accepted, pace = 0, BATCH_S
-        while True:
+        while not failed.is_set():
             count = min(MAX_BATCH, max(1, round(BATCH_S / pace)))
             answer = self._get(self._engine.ask_evaluations.remote(self._name, count, evaluator.device, WAIT_S))
             if answer.done:
                 return accepted
             for lease in answer.items:
+                if failed.is_set():
+                    break
                 started = time.monotonic()
                 accepted += self._evaluate(evaluator, lease)
                 pace = 0.5 * pace + 0.5 * max(time.monotonic() - started, 1e-3)
+        return accepted
 
     def _evaluate(self, evaluator: Evaluator, lease: Lease) -> bool:
         evaluation = evaluator.evaluate(lease.item, self._claim)

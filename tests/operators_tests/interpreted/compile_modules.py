@@ -47,7 +47,7 @@ def compiled(source, folder, number):
 def constant(parameter):
     if isinstance(parameter.default, bool):
         return parameter.default
-    return parameter.name.startswith("EVEN") or {"ROWS": 4, "GROUP_M": 8}.get(parameter.name, 64)
+    return parameter.name.startswith("EVEN") or {"ROWS": 4, "GROUP_M": 8, "STAGES": 3}.get(parameter.name, 64)
 
 
 def main():

@@ -16,7 +16,7 @@ from evo.cluster.evaluating import EvaluatorActor
 from evo.cluster.proposing import ProposerActor
 from evo.cluster.session import Capacity
 from evo.cluster.spec import RunSpec
-from evo.errors import ConfigError, DeviceError, InputError, TritonEvolveError
+from evo.errors import ConfigError, DeviceError, InputError, SandboxError, TritonEvolveError
 from evo.search.progress import Progress
 
 WAKE_S = 0.25
@@ -151,7 +151,7 @@ class Driver:
         if isinstance(failure, InputError):
             raise failure
         self._call("progress")  # raises what made the engine fail, which then explains the worker's failure
-        if isinstance(failure, DeviceError):
+        if isinstance(failure, DeviceError | SandboxError):  # of the machine, not of the work
             self._call("release", worker.name)
         delivered = self._call("lost", worker.name, _reason(failure))
         worker.strikes = 1 if delivered else worker.strikes + 1

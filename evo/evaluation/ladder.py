@@ -6,15 +6,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Mapping, Sequence
+from threading import RLock
 
-from evo.evaluation.base import Claim, Effort, Evaluator, WorkItem
+from evo.errors import DeviceError
+from evo.evaluation.base import Baseline, Claim, Effort, Evaluator, WorkItem
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.statistics import case_interval, geometric_mean_interval
-from evo.evaluation.tier import Candidate, Checked, Tier, Timing
+from evo.evaluation.tier import Candidate, Checked, Tier
 from evo.evaluation.tuning import Tuner
+from evo.evaluation.turns import Turns
 from evo.knobs import Knobs, read_knobs
 from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id, geometric_mean
 from evo.tasks.base import Case, Task
@@ -52,7 +53,7 @@ class LadderEvaluator(Evaluator):
         self._settings = settings
         self._tier = tier
         self._bench = workbench
-        self._turn = Lock()
+        self._turn = RLock()
 
     @property
     def device(self) -> str:
@@ -67,7 +68,7 @@ class LadderEvaluator(Evaluator):
     def evaluate(self, item: WorkItem, claim: Claim) -> Evaluation:
         """See `Evaluator`."""
         started = time.monotonic()
-        tier = _Turns(self._tier, self._turn)
+        tier = Turns(self._tier, self._turn)
         climb = _Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench)
         try:
             evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify()
@@ -82,58 +83,16 @@ class LadderEvaluator(Evaluator):
         self._bench.close()
 
 
-class _Turns:
-    """A climb's access to the tier: one climb has it at a time, and pays for that time alone."""
-
-    def __init__(self, tier: Tier, turn: Lock) -> None:
-        self._tier = tier
-        self._turn = turn
-        self.gpu_s = 0.0
-        self.device = tier.device
-        self.trust = tier.trust
-        self.latency_kind = tier.latency_kind
-        self.gates_on_binaries = tier.gates_on_binaries
-        self.gate_cases = tier.gate_cases
-
-    def check(self, task: Task, candidate: Candidate) -> Checked | Failure:
-        """See `Tier.check`."""
-        with self._mine():
-            return self._tier.check(task, candidate, seed=0)
-
-    def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
-        """See `Tier.latency_us`."""
-        with self._mine():
-            return self._tier.latency_us(task, candidate)
-
-    def compare(self, task: Task, candidate: Candidate, baseline: Candidate, pairs: int, incumbent: float) -> Timing | Failure:
-        """See `Tier.compare`."""
-        with self._mine():
-            return self._tier.compare(task, candidate, baseline, pairs=pairs, incumbent=incumbent)
-
-    def fresh(self) -> None:
-        """See `Tier.fresh`."""
-        with self._mine():
-            self._tier.fresh()
-
-    @contextmanager
-    def _mine(self) -> Iterator[None]:
-        with self._turn:
-            before = self._tier.gpu_s
-            try:
-                yield
-            finally:
-                self.gpu_s += self._tier.gpu_s - before
-
-
 class _Climb:
     """One variant on its way up."""
 
-    def __init__(self, task: Task, item: WorkItem, settings: EvaluationSettings, tier: _Turns, bench: Workbench) -> None:
+    def __init__(self, task: Task, item: WorkItem, settings: EvaluationSettings, tier: Turns, bench: Workbench) -> None:
         self._task, self._item, self._settings, self._tier, self._bench = task, item, settings, tier, bench
         self._source = item.variant.source
         self._plan_hash = ""
         self._trials: list[Trial] = []
         self._errors: dict[str, Checked] = {}
+        self._gated: dict[Configuration, Checked] = {}
 
     def search(self, claim: Claim) -> Evaluation:
         """All rungs, with tuning."""
@@ -141,21 +100,30 @@ class _Climb:
         defaults = self._trace_defaults(knobs, claim)
         if isinstance(defaults, Evaluation):
             return defaults
-        self._gate(self._tier.gate_cases(self._task), {}, knobs)
+        cases = self._tier.gate_cases(self._task)
+        self._gate(cases, {}, knobs)
+        if self._errors:
+            self._gated[knobs.default] = _worst(self._errors)
         chosen = self._tune(knobs)
+        for case in cases:
+            if case.name not in self._errors:  # the declared configuration does not fit it: the one it would run in must
+                self._check(self._candidate(case, chosen[self._task.nearest_training_case(case).name].configuration))
         return self._time(
             {case: chosen[case.name] for case in self._task.training_cases}, self._settings.pairs, self._item.incumbent
         )
 
     def verify(self) -> Evaluation:
-        """Fresh workers, held-out cases, given configurations, the full number of pairs."""
-        self._tier.fresh()
+        """Fresh workers that no other climb uses, held-out cases, given configurations, the full number of pairs."""
         knobs = self._lint()
         cases = (*self._tier.gate_cases(self._task), *self._held_out())
-        self._gate(cases, self._item.chosen, knobs)
         chosen = {case: self._candidate(case, self._chosen(case, knobs)) for case in self._task.training_cases}
         self._plan_hash = content_id(*(candidate.plan.plan_hash for candidate in chosen.values()))
-        return self._time(chosen, self._settings.verify_pairs, 0.0)
+        # Remembered by the workbench, so that nothing is traced or compiled while the device is held.
+        self._bench.prepare([self._job(case, self._chosen(case, knobs), self._tier.gates_on_binaries) for case in cases])
+        with self._tier.alone():
+            self._tier.fresh()
+            self._gate(cases, self._item.chosen, knobs)
+            return self._time(chosen, self._settings.verify_pairs, 0.0)
 
     def failed(self, failure: Failure) -> Evaluation:
         """The verdict for a failing rung."""
@@ -260,16 +228,21 @@ class _Climb:
         if candidate.configuration == knobs.default and candidate.case.name in self._errors:
             return None
         cases = self._tier.gate_cases(self._task)
+        if candidate.case not in cases and candidate.configuration in self._gated:
+            return None
         if candidate.case in cases:
             checked = self._tier.check(self._task, candidate)
             if isinstance(checked, Checked):
                 self._remember(candidate.case, checked)
             return checked if isinstance(checked, Failure) else None
         jobs = [self._job(case, candidate.configuration, self._tier.gates_on_binaries) for case in cases]
+        passed: dict[str, Checked] = {}
         for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
             outcome = item if isinstance(item, Failure) else self._tier.check(self._task, _candidate(job, item))
             if isinstance(outcome, Failure):
                 return outcome
+            passed[job.case.name] = outcome
+        self._gated[candidate.configuration] = _worst(passed)
         return None
 
     def _time(self, chosen: Mapping[Case, Candidate], pairs: int, incumbent: float) -> Evaluation:
@@ -286,7 +259,7 @@ class _Climb:
         )  # fmt: skip
 
     def _timed_case(self, case: Case, candidate: Candidate, pairs: int, incumbent: float) -> CaseResult:
-        checked = self._errors.get(case.name) or max(self._errors.values(), key=lambda item: item.error_ratio)
+        checked = self._errors.get(case.name) or self._gated.get(candidate.configuration) or _worst(self._errors)
         common = (case.name, candidate.configuration, checked.error_ratio)
         baseline = self._item.baseline
         if baseline is None or (baseline.variant == self._item.variant and self._item.effort is Effort.SEARCH):
@@ -294,9 +267,7 @@ class _Climb:
             if isinstance(latency, Failure):
                 raise Stopped(latency)
             return CaseResult(*common, latency, latency, 1.0, 1.0, 1.0, 0, candidate.plan.scratch_bytes)
-        source, configuration = baseline.variant.source, baseline.configurations[case.name]
-        reference = self._candidate(case, configuration, source)
-        timing = self._tier.compare(self._task, candidate, reference, pairs, incumbent)
+        timing = self._tier.compare(self._task, candidate, self._reference(case, baseline), pairs, incumbent)
         if isinstance(timing, Failure):
             raise Stopped(timing)
         if not timing.log_ratios:
@@ -315,9 +286,16 @@ class _Climb:
             timing.log_ratios,
         )
 
-    def _candidate(self, case: Case, configuration: Configuration, source: str | None = None) -> Candidate:
-        job = Job(source or self._source, self._task, case, configuration)
+    def _candidate(self, case: Case, configuration: Configuration) -> Candidate:
+        job = self._job(case, configuration, binaries=True)
         return _candidate(job, self._good(self._bench.prepare([job])[0]))
+
+    def _reference(self, case: Case, baseline: Baseline) -> Candidate:
+        job = Job(baseline.variant.source, self._task, case, baseline.configurations[case.name])
+        prepared = self._bench.prepare([job])[0]
+        if isinstance(prepared, Failure):  # it was once: this says something of the machine, and nothing of the variant at hand
+            raise DeviceError(f"the baseline of task {self._task.name} cannot be prepared any more: {prepared.message}")
+        return _candidate(job, prepared)
 
     def _job(self, case: Case, configuration: Configuration, binaries: bool) -> Job:
         return Job(self._source, self._task, case, configuration, binaries)
@@ -338,6 +316,10 @@ class _Climb:
 def searched_hash(plan_hashes: Sequence[str], knobs: Knobs) -> str:
     """What a variant is to a search: its plans in the declared configuration, per training case, and what tuning may make of them."""
     return content_id(*plan_hashes, json.dumps({key: list(choices) for key, choices in sorted(knobs.space.items())}))
+
+
+def _worst(checks: Mapping[str, Checked]) -> Checked:
+    return max(checks.values(), key=lambda checked: checked.error_ratio)
 
 
 def _candidate(job: Job, prepared: Prepared) -> Candidate:

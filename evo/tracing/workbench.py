@@ -63,8 +63,8 @@ class Workbench:
         for pair in self._pairs:
             self._free.put(pair)
         self._threads = ThreadPoolExecutor(2 * workers, thread_name_prefix="workbench")
-        self._plans: OrderedDict[Hashable, LaunchPlan | Failure] = OrderedDict()
-        self._binaries: OrderedDict[Hashable, Binary | Failure] = OrderedDict()
+        self._plans: OrderedDict[Hashable, LaunchPlan] = OrderedDict()
+        self._binaries: OrderedDict[Hashable, Binary] = OrderedDict()
         self._lock = Lock()
 
     def start(self) -> None:
@@ -101,13 +101,18 @@ class Workbench:
         finally:
             self._free.put(pair)
 
-    def _remembered(self, cache: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T]) -> T:
-        """Equal work is done once (twice if it is asked for at the same moment), the least recently used results are dropped."""
+    def _remembered(self, cache: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T | Failure]) -> T | Failure:
+        """Equal work is done once (twice if it is asked for at the same moment), the least recently used results are dropped.
+
+        Failures are not kept: a deadline missed once on a busy machine must not fail everything that needs the same plan later.
+        """
         with self._lock:
             if key in cache:
                 cache.move_to_end(key)
                 return cache[key]
         made = make()
+        if isinstance(made, Failure):
+            return made
         with self._lock:
             cache[key] = made
             while len(cache) > REMEMBERED:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from evo.errors import DeviceError
 from evo.evaluation.base import Baseline, Effort, WorkItem
 from evo.evaluation.interpreter import InterpretedTier
 from evo.evaluation.ladder import LadderEvaluator
@@ -106,3 +109,19 @@ def test_verification_uses_the_given_configurations(evaluator: LadderEvaluator) 
     assert (verdict.status, verdict.stage) == (Status.PASSED, Stage.VERIFY), verdict.message
     assert [case.configuration for case in verdict.cases] == list(chosen.values())
     assert not verdict.trials
+
+
+def test_a_failure_is_not_remembered(evaluator: LadderEvaluator) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # the sandboxed module looks into it
+        source = f"import os\nif not os.path.exists({folder + '/calm'!r}):\n    raise RuntimeError('busy')\n" + modules.GOOD
+        assert evaluate(evaluator, source).status is Status.TRACE_ERROR
+        Path(folder, "calm").touch()
+        assert evaluate(evaluator, source).status is Status.PASSED
+
+
+def test_a_baseline_that_cannot_be_prepared_is_not_the_variant_s_fault(evaluator: LadderEvaluator) -> None:
+    broken = Variant(modules.TASK.name, "raise RuntimeError('gone')\n" + modules.GOOD)
+    chosen = {case.name: Configuration({"BLOCK": 64, "num_warps": 1}) for case in modules.TASK.training_cases}
+    with pytest.raises(DeviceError, match="baseline"):
+        evaluate(evaluator, modules.GOOD + "\n# another child\n", Baseline(broken, chosen))

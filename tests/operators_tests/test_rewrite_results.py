@@ -17,6 +17,7 @@ from operators.rewrite.base_two import BaseTwoExponent
 from operators.rewrite.eliminate_masks import EliminateMasks
 from operators.rewrite.online_blocks import OnlineBlocks
 from operators.rewrite.parameterise_tile import ParameteriseTile
+from operators.rewrite.persistent_rows import PersistentRows
 from operators.rewrite.rows_per_program import RowsPerProgram
 from operators.rewrite.whole_row import WholeRow
 from operators.rewrite.widen_space import WidenSpace
@@ -25,10 +26,19 @@ from operators.source import NotApplicableError, read_source
 HERE = Path(__file__).parent
 STARTS = HERE.parents[1] / "evo" / "tasks" / "starts"
 SOURCES = {path.stem: path.read_text() for folder in (STARTS, HERE / "kernels") for path in sorted(folder.glob("[a-z]*.py"))}
-REWRITES = [ParameteriseTile(), OnlineBlocks(), WholeRow(), RowsPerProgram(), EliminateMasks(), WidenSpace(), BaseTwoExponent()]
+REWRITES = [
+    ParameteriseTile(),
+    OnlineBlocks(),
+    WholeRow(),
+    RowsPerProgram(),
+    EliminateMasks(),
+    WidenSpace(),
+    BaseTwoExponent(),
+    PersistentRows(),
+]
 CONTEXT = Context("task", "", "entry", "", frozenset(), "cuda:90", "3.9")
-SMALL = dict.fromkeys(("BLOCK", "SIZE", "BLOCK_M", "BLOCK_N", "BLOCK_K", "R", "C"), 16) | {"ROWS": 2}
-SAME_BITS = {"parameterise_tile", "eliminate_masks", "widen_space"}
+SMALL = dict.fromkeys(("BLOCK", "SIZE", "BLOCK_M", "BLOCK_N", "BLOCK_K", "R", "C"), 16) | {"ROWS": 2, "PROGRAMS": 2}
+SAME_BITS = {"parameterise_tile", "eliminate_masks", "widen_space", "persistent_rows"}
 EXACT = {"row_max", "quantize_rows", "rope", "add_relu", "scale_columns", "prefix_sum"}
 
 
@@ -77,7 +87,7 @@ def test_single_rewrites_are_correct_on_odd_and_even_sizes():
             # As they are, or with blocks so small that rows take several.
             bits = operator.name in SAME_BITS
             for child in sorted(all_children(operator, source)):
-                jobs.append(job(kernel, child, {} if bits else SMALL))
+                jobs.append(job(kernel, child, {"PROGRAMS": 2} if bits else SMALL))
                 same.append(bits or kernel in EXACT)
     check(jobs, same)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
 import statistics
 import time
@@ -100,7 +101,7 @@ class ReplayTier(Tier):
         try:
             return float(self._timed("latency", self._work(task, candidate), self._seed(task, candidate.case, 0), QUICK_REPLAYS))
         except WorkerDied as error:
-            return self._died(candidate.case, error)
+            return self._died(candidate.case, error, Stage.TIME)
 
     def compare(self, task: Task, candidate: Candidate, baseline: Candidate, *, pairs: int, incumbent: float) -> Timing | Failure:
         """See `Tier`: A/B pairs in random order, each a graph replay after the L2 cache was overwritten."""
@@ -113,7 +114,7 @@ class ReplayTier(Tier):
                 self._noise[task.name] = case_interval(_log_ratios(*same), seed=order).half_width
             mine, other = self._timed("compare", ours, theirs, seed, pairs, order, incumbent)
         except WorkerDied as error:
-            return self._died(candidate.case, error)
+            return self._died(candidate.case, error, Stage.TIME)
         return Timing(statistics.median(mine), statistics.median(other), tuple(_log_ratios(mine, other)))
 
     def noise_floor(self) -> float:
@@ -153,15 +154,13 @@ class ReplayTier(Tier):
         text = f"{task.name}:{case.name}:{seed}".encode()
         return int.from_bytes(hashlib.sha256(self._secret + text).digest()[:6], "little")
 
-    def _died(self, case: Case, error: WorkerDied) -> Failure:
+    def _died(self, case: Case, error: WorkerDied, stage: Stage = Stage.GATE) -> Failure:
         if not self.healthy():
             raise DeviceError(f"the GPU fails its health check after {error}")
         if error.reason == "deadline":
             text = f"case {case.name}: the kernels did not end within {self._deadline_s:g} s"
-            return Failure(Status.TIMEOUT, Stage.GATE, text, "timeout:replay")
-        return Failure(
-            Status.RUNTIME_ERROR, Stage.GATE, f"case {case.name}: {error.reason}", f"runtime_error:{error.reason[:80]}"
-        )
+            return Failure(Status.TIMEOUT, stage, text, "timeout:replay")
+        return Failure(Status.RUNTIME_ERROR, stage, f"case {case.name}: {error.reason}", f"runtime_error:{error.reason[:80]}")
 
 
 def _memory_problem(case: Case, ran: Ran) -> Failure | None:
@@ -169,7 +168,9 @@ def _memory_problem(case: Case, ran: Ran) -> Failure | None:
         text = f"case {case.name}: writes outside its buffers ({ran.violations} guard bands changed)"
         return Failure(Status.GUARD_VIOLATION, Stage.GATE, text, "guard_violation:bands")
     if ran.changed_inputs:
-        text = f"case {case.name}: changes argument {ran.changed_inputs[0]}, which the task does not update in place"
+        key = ran.changed_inputs[0]
+        what = f"argument {key}" if isinstance(key, int) else f"parameter {key}"
+        text = f"case {case.name}: changes {what}, which the task does not update in place"
         return Failure(Status.GUARD_VIOLATION, Stage.GATE, text, "guard_violation:inputs")
     if not ran.repeats_equal:
         text = f"case {case.name}: equal calls give different bits: a race, or atomics whose order matters"
@@ -178,6 +179,4 @@ def _memory_problem(case: Case, ran: Ran) -> Failure | None:
 
 
 def _log_ratios(candidate: list[float], baseline: list[float]) -> list[float]:
-    import math
-
     return [math.log(b / a) for a, b in zip(candidate, baseline, strict=True)]

@@ -41,12 +41,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a checked run left: outputs as pickled tensors with their structure, and what was noticed about memory."""
+    """What a checked run left: outputs as pickled tensors with their structure, and what was noticed about memory (inputs by the
+    position of an argument or the name of a parameter)."""
 
     structure: str
     outputs: bytes
     violations: int
-    changed_inputs: tuple[int, ...]
+    changed_inputs: tuple[int | str, ...]
     repeats_equal: bool
     peak_bytes: int
 
@@ -172,15 +173,16 @@ class ReplayProcess:
         positions = {source.key: source.value for source in plan.sources if source.kind == "argument"}
         mutated = [execution.value(positions[position]) for position in task.mutates]
         flat = flatten_outputs(returned, mutated, gradients)
-        after = {key: execution.value(value) for key, value in positions.items()}
+        after = {source.key: execution.value(source.value) for source in plan.sources if source.kind != "gradient"}
         return _Run(flat.structure, flat.tensors, memory, supplied, after)
 
-    def _changed(self, task: Task, inputs: Inputs, runs: Sequence[_Run]) -> tuple[int, ...]:
+    def _changed(self, task: Task, inputs: Inputs, runs: Sequence[_Run]) -> tuple[int | str, ...]:
         before = _tensors(inputs)
+        before.update(inputs.parameters.items())
         return tuple(
-            int(key)
+            key
             for key, tensor in before.items()
-            if key not in task.mutates and any(not _same_bits(tensor.detach(), run.arguments[key]) for run in runs)
+            if key not in task.mutates and any(not _same_bits(tensor.detach(), run.inputs[key]) for run in runs)
         )
 
     def _graph(self, work: Work, seed: int) -> _Graph:
@@ -196,7 +198,8 @@ class ReplayProcess:
         return self._graphs[key]
 
     def _sets(self, work: Work, task: Task, case: Case, seed: int) -> list[Inputs]:
-        """Input sets that together exceed twice the L2 cache, so that every call in a graph finds its inputs in device memory."""
+        """Input sets that together exceed twice the L2 cache, so that every call in a graph finds its inputs in device memory. Of small
+        cases `MAX_SETS` do not exceed it: all but the first round are then served by the cache, for both sides alike."""
         key = (work.task, work.case, seed)
         if key not in self._inputs:
             count = max(1, min(MAX_SETS, -(-2 * self._l2_bytes // max(case.bytes, 1))))
@@ -213,7 +216,7 @@ class _Run:
     outputs: tuple[torch.Tensor, ...]
     memory: GuardedMemory
     supplied: int
-    arguments: dict[int | str, torch.Tensor]
+    inputs: dict[int | str, torch.Tensor]
 
 
 class _Graph:

@@ -92,11 +92,11 @@ class Execution:
     _values: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def supply(self, kind: str, items: Mapping[Any, torch.Tensor]) -> None:
-        """Makes the storages of all sources of a kind and copies tensors into their views."""
+        """Makes the storages of all sources of a kind and copies tensors into their views, with what lies between strided elements."""
         for source in self.plan.sources:
             if source.kind == kind:
                 self._make(self.plan.values[source.value].storage)
-                self.value(source.value).copy_(items[source.key])
+                _copy(self.value(source.value), items[source.key])
 
     def value(self, index: int) -> torch.Tensor:
         """The tensor of a value."""
@@ -193,6 +193,14 @@ class Execution:
                 return _CONSTANTS[item["constant"]]
             return {key: self._decode(inner) for key, inner in item.items()}
         return [self._decode(inner) for inner in item] if isinstance(item, list | tuple) else item
+
+
+def _copy(target: torch.Tensor, given: torch.Tensor) -> None:
+    if target.stride() == given.stride() and target.numel():
+        # All memory from the first element to the last: torch refuses to copy into views whose elements overlap (expanded inputs).
+        span = 1 + sum((size - 1) * step for size, step in zip(given.shape, given.stride(), strict=True))
+        target, given = target.as_strided((span,), (1,)), given.as_strided((span,), (1,))
+    target.copy_(given)
 
 
 def load_plan(plan: LaunchPlan, binaries: Sequence[Binary], device: torch.device) -> list[LoadedKernel]:

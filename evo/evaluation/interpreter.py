@@ -1,15 +1,16 @@
 """The tier for machines without a GPU: the source runs under Triton's interpreter, latencies are modelled from the compiled plan.
 
 A verdict of this tier is trusted least: the interpreter executes candidate Python, in a sandboxed process that is given inputs
-and nothing else. Inputs of a secret seed are made here and written as raw bytes; outputs come back as raw bytes, are checked as
-data of a hostile process and judged here, where expected values live. What it cannot see: races between programs (they run one
-after the other), rounding of the GPU's own instructions, and anything that only the compiled binary does.
+and nothing else. Inputs of a secret seed (drawn when the tier is made) are written as raw bytes; outputs come back as raw bytes,
+are checked as data of a hostile process and judged here, where expected values live. What it cannot see: races between programs
+(they run one after the other), rounding of the GPU's own instructions, and anything that only the compiled binary does.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import secrets
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,7 @@ class InterpretedTier(Tier):
             environment={"TRITON_INTERPRET": "1"},
         )
         self._judge = Judge("cpu", ORACLE_BYTES)
+        self._secret = secrets.randbits(48)
 
     @property
     def device(self) -> str:
@@ -88,6 +90,7 @@ class InterpretedTier(Tier):
 
     def check(self, task: Task, candidate: Candidate, seed: int) -> Checked | Failure:
         """Interprets the candidate's source on the case's inputs of that seed and judges what it computed."""
+        seed ^= self._secret
         inputs = make_inputs(task, candidate.case, seed, "cpu")
         with tempfile.TemporaryDirectory(prefix="triton-evolve-interpret-", ignore_cleanup_errors=True) as folder:
             run = _Run(Path(folder), task, inputs, seed)

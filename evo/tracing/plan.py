@@ -46,6 +46,9 @@ OPTION_TYPES: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 """Compile options a plan may carry. Options that name files or pass raw compiler flags are not among them."""
 
+EMPTY_OPERATORS = frozenset({"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"})
+"""They make undefined bytes, which a plan says by `Allocate` alone, so that replay can poison them."""
+
 
 @dataclass(frozen=True)
 class Value(Record):

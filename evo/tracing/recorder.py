@@ -16,12 +16,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evo.tracing.plan import Allocate, Copy, Fill, Kernel, Launch, LaunchPlan, Operator, Source, Step, Value
+from evo.tracing.plan import EMPTY_OPERATORS, Allocate, Copy, Fill, Kernel, Launch, LaunchPlan, Operator, Source, Step, Value
 
 ALIGNMENT = 512
 """Storages start at multiples of this, as torch's CUDA allocator and replay both place them."""
 
-_EMPTY = {"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.new_empty_strided"}
 _CONSTANT = {"aten.zeros": 0, "aten.zeros_like": 0, "aten.new_zeros": 0, "aten.ones": 1, "aten.ones_like": 1, "aten.new_ones": 1}
 _FULL = {"aten.full": 1, "aten.full_like": 1, "aten.new_full": 2}
 _COPYING = {"aten.clone", "aten._to_copy"}
@@ -173,7 +172,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "prim":  # questions about a tensor, not work
             return result
         record, tensors = self._recording, _tensors(result)
-        if name in _EMPTY:
+        if name in EMPTY_OPERATORS:
             self._allocate(result)
         elif name in _CONSTANT:
             self._allocate(result, _CONSTANT[name])

@@ -80,6 +80,7 @@ def _check_step(step: p.Step, plan: p.LaunchPlan, live: set[int]) -> None:
         _check_value(step.source, plan, live)
     elif isinstance(step, p.Operator):
         _require(bool(_OPERATOR.fullmatch(step.name)) and step.overload.isidentifier(), f"operator {step.name}.{step.overload}")
+        _require(step.name not in p.EMPTY_OPERATORS, f"{step.name}: undefined memory is allocated, not computed")
         for reference in [*_references(list(step.arguments)), *_references(dict(step.keywords))]:
             _check_value(reference, plan, live)
         for result in step.results:

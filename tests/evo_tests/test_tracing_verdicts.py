@@ -156,6 +156,9 @@ TAMPERED = {
     "operator name": lambda p: p["steps"]["forward"].append(
         {"step": "operator", "name": "os.system", "overload": "de fault", "arguments": [], "keywords": {}, "results": []}
     ),
+    "memory nobody poisons": lambda p: p["steps"]["forward"].append(
+        {"step": "operator", "name": "aten.empty", "overload": "default", "arguments": [[4]], "keywords": {}, "results": [1]}
+    ),
     "prepare reads an input": lambda p: p["steps"]["prepare"].append({"step": "fill", "value": 0, "scalar": 0}),
     "not a plan": lambda p: p.clear(),
     "output nobody made": lambda p: p.update(outputs={"value": 5}),

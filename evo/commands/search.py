@@ -118,7 +118,9 @@ def _search(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, 
     with Interruption() as interruption, ray_session(config.cluster) as capacity:
         interruption.install()  # Ray has put its own handlers in place
         device, target = resolve_device(config, capacity)
-        config = config.model_copy(update={"target": target})
+        # Recorded with the run: a store must not mix estimates and measurements because it is resumed where there is a GPU.
+        cluster = config.cluster.model_copy(update={"device": "gpu" if device == "gpu" else "cpu"})
+        config = config.model_copy(update={"target": target, "cluster": cluster})
         spec = RunSpec(config, store, None if resumed else make_header(config, tasks), device)
         console.print(f"{'resuming' if resumed else 'starting'} {config.name} on {device}; store: {store}")
         with progress_display(console, _latency_kind(config, device)) as observe:

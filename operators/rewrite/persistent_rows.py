@@ -10,11 +10,12 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
-from operators.edits import edited, expression, instead, unused, with_argument, with_knob, with_parameter
+from operators.edits import edited, instead, unused, with_argument, with_knob, with_parameter
 from operators.rewrite.base import Rewrite, Site
+from operators.rewrite.grids import passable, single
 from operators.rewrite.guards import Cover, Definitions, guards
 from operators.rewrite.memory import bases, check_order, stores
-from operators.source import Kernel, Launch, NotApplicableError, Source, argument, assigned, called, code, find, knob_names
+from operators.source import Kernel, Launch, NotApplicableError, Source, argument, called, code, find, knob_names
 
 DEFAULT_PROGRAMS, PROGRAMS = 528, [132, 264, 528, 1056, 2112]
 """Multiples of the 132 multiprocessors of an H100 or H200."""
@@ -48,8 +49,8 @@ def _rewrite(source: Source, kernel: Kernel, *, shared: bool) -> cst.Module:
     _check(source, kernel)
     if len(find(source.module, cst.Name, m.Name(kernel.name))) != len(launches) + 1:
         raise NotApplicableError(f"{kernel.name} is used besides its plain launches")
-    grids = [_grid(launch) for launch in launches]
-    counts = [_count(launch, rows) for launch, rows in zip(launches, grids, strict=True)]
+    grids = [single(launch) for launch in launches]
+    counts = [passable(launch, rows) for launch, rows in zip(launches, grids, strict=True)]
     if "cdiv" in kernel.uses and any(n.value not in ("0", "1") for rows in grids for n in find(rows, cst.Integer)):
         raise NotApplicableError(f"the grid of {kernel.name} has a literal tile size, which should become a knob first")
     for launch in launches:
@@ -105,34 +106,6 @@ def _is_place(node: ast.AST) -> bool:
     """Whether a node is `tl.program_id(0)`."""
     axis = argument(node, 0, "axis") if isinstance(node, ast.Call) and called(node) == "program_id" else None
     return axis is not None and ast.unparse(axis) == "0"
-
-
-def _grid(launch: Launch) -> cst.BaseExpression:
-    """The one element of the grid."""
-    slices = cst.ensure_type(launch.call.func, cst.Subscript).slice
-    node: Any = slices[0].slice.value if len(slices) == 1 and isinstance(slices[0].slice, cst.Index) else None
-    if isinstance(node, cst.Name):
-        values = assigned(launch.function, node.value)
-        if len(values) != 1 or len(find(launch.function, cst.Name, m.Name(node.value))) != 2:
-            raise NotApplicableError(f"the grid {node.value} of {launch.kernel} is not made for this launch alone")
-        node = values[0]
-    node = node.body if isinstance(node, cst.Lambda) else node
-    if not isinstance(node, cst.Tuple) or any(code(element.value) != "1" for element in node.elements[1:]):
-        raise NotApplicableError(f"the grid of {launch.kernel} is no tuple of one number")
-    return node.elements[0].value
-
-
-def _count(launch: Launch, rows: cst.BaseExpression) -> str:
-    """The number of rows as the launch can pass it: without the parameter of a grid that is a lambda."""
-    edits = []
-    metas = {function.params.params[0].name.value for function in find(launch.function, cst.Lambda) if function.params.params}
-    for read in find(rows, cst.Subscript):
-        if code(read.value) in metas:
-            edits.append((read, lambda _, read=read: expression(launch.text(code(read.slice[0]).strip("\"'")))))
-    result = code(edited(rows, edits))
-    if "min(" in result or metas & {name.value for name in find(cst.parse_expression(result), cst.Name)}:
-        raise NotApplicableError(f"the grid of {launch.kernel} has a limit already or depends on more than its tile size")
-    return result
 
 
 def _gives(kernel: Kernel, launches: tuple[Launch, ...], parameter: str, counts: list[str]) -> bool:

@@ -10,10 +10,17 @@ import dataclasses
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
+
+MAX_MESSAGE = 8000
+MAX_SIGNATURE = 300
+"""Characters of a failure's message and signature; what is longer is cut."""
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 KnobValue = int | float | bool | str
 """A value of one knob of a configuration."""
@@ -91,6 +98,12 @@ class Record:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`; an unknown key raises TypeError."""
         return cls(**data)
+
+
+def _printable(text: str, limit: int) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"message and signature are text, given {type(text).__name__}")
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text[:limit])[:limit]
 
 
 def _plain(value: Any) -> Any:
@@ -334,6 +347,9 @@ class Failure(Record):
         object.__setattr__(self, "stage", Stage(self.stage))
         if self.status in (Status.PASSED, Status.DUPLICATE):
             raise ValueError(f"a Failure cannot be {self.status}")
+        # Much of the text was written by candidate code: it must be fit for a terminal, a prompt and a store.
+        object.__setattr__(self, "message", _printable(self.message, MAX_MESSAGE))
+        object.__setattr__(self, "signature", _printable(self.signature, MAX_SIGNATURE))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from evo.tracing.targets import target_named
 
 MAX_BYTES_PER_THREAD = 2047
 """255 registers of 4 bytes are all a thread has. A single tensor of twice that spills whatever the compiler does, and takes it minutes."""
-_TENSOR = re.compile(r"tensor<((?:\d+x)+)(f|bf|i|u)(\d+)")
+_TENSOR = re.compile(r"tensor<((?:\d{1,12}x)+)(f|bf|i|u)(\d{1,4})\b")
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,11 @@ def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
             message = receive_message(connection)
         except EOFError:
             return
-        send_message(connection, _call(message, limits, Path(settings["home"]), connection))
+        reply = _call(message, limits, Path(settings["home"]), connection)
+        try:
+            send_message(connection, reply)
+        except RecursionError:  # before anything is sent; nested just deep enough to be read but not written
+            send_message(connection, {"died": "malformed answer"})
 
 
 def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socket.socket) -> dict[str, Any]:
@@ -71,6 +75,8 @@ def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socke
         return {"died": reason}
     try:
         return {"payload": json.loads(data)}
+    except RecursionError:
+        return {"died": "malformed answer"}
     except ValueError:
         return {"died": f"signal {-status}" if status < 0 else f"exit {status}"}
 

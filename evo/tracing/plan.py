@@ -98,7 +98,7 @@ class Kernel(Record):
     @property
     def kernel_hash(self) -> str:
         """Identity of the code: the name of the function and of private helper functions do not matter."""
-        text = re.sub(r"@(\"[^\"]*\"|[\w$.]+)", _Renamer(), self.ttir)
+        text = _SYMBOL_OR_STRING.sub(_Renamer(), self.ttir)
         return content_id(
             text, json.dumps(_listed([kind for _, kind in self.signature])), json.dumps(dict(self.options), sort_keys=True)
         )
@@ -253,6 +253,10 @@ def _listed(value: Any) -> Any:
     return [_listed(item) for item in value] if isinstance(value, tuple | list) else value
 
 
+_SYMBOL_OR_STRING = re.compile(r"@(\"[^\"]*\"|[\w$.]+)|\"[^\"]*\"")
+"""Strings are found too, to be left alone: in inline assembly, ``@p`` is a predicate. TTIR spells a quote in a string ``\\22``."""
+
+
 class _Renamer:
     """Replaces each distinct symbol by its order of appearance."""
 
@@ -260,4 +264,6 @@ class _Renamer:
         self._names: dict[str, str] = {}
 
     def __call__(self, match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return match.group(0)
         return self._names.setdefault(match.group(1), f"@f{len(self._names)}")

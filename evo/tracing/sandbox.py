@@ -169,6 +169,8 @@ class ForkServer:
         except (OSError, EOFError) as error:
             self.close()
             raise WorkerDied(self.role, f"the fork server ended ({error})") from error
+        except RecursionError as error:  # all of it was received: the next answer is in its place
+            raise WorkerDied(self.role, "malformed answer") from error
         if "died" in reply:
             raise WorkerDied(self.role, str(reply["died"]))
         payload = reply.get("payload")

@@ -13,6 +13,7 @@ from evo.tracing.effects import storages_of
 _NAME = re.compile(r"[A-Za-z_$][\w$.]{0,255}")
 _TYPE = re.compile(r"(\*k?[a-z0-9]+|constexpr|nvTmaDesc|tensordesc(_im2col)?<[\w\[\], =]+>|[a-z]+\d+(e\d+(b\d+)?(nv|fnuz)?)?)")
 _OPERATOR = re.compile(r"[a-z_0-9]+\.[A-Za-z_0-9]+")
+_MAX_NESTING = 32
 _TARGET = re.compile(r"(cuda:\d{2,3}|hip:gfx[0-9a-f]{3,4})")
 
 
@@ -145,7 +146,7 @@ def _value(item: Any, storages: tuple[int, ...]) -> p.Value:
 
 def _kernel(item: Any) -> p.Kernel:
     _require(bool(_NAME.fullmatch(item["name"])), f"kernel name {item['name']!r}")
-    _require(isinstance(item["ttir"], str) and len(item["ttir"]) <= p.MAX_TTIR_BYTES, "TTIR too large")
+    _require(isinstance(item["ttir"], str) and len(item["ttir"].encode()) <= p.MAX_TTIR_BYTES, "TTIR too large")
     signature = tuple((_checked_name(name), _kind(kind)) for name, kind in _items(item["signature"], 512))
     options = dict(item["options"])
     for key, option in options.items():
@@ -178,16 +179,17 @@ def _check_value(index: Any, plan: p.LaunchPlan, live: set[int]) -> None:
     _require(value.storage in live, f"value {index} is used before its storage {value.storage} exists")
 
 
-def _references(node: Any) -> Iterator[int]:
+def _references(node: Any, depth: int = 0) -> Iterator[int]:
+    _require(depth <= _MAX_NESTING, f"nested deeper than {_MAX_NESTING}")
     if isinstance(node, dict):
         if set(node) == {"value"}:
             yield node["value"]
         else:
             for item in node.values():
-                yield from _references(item)
+                yield from _references(item, depth + 1)
     elif isinstance(node, list | tuple):
         for item in node:
-            yield from _references(item)
+            yield from _references(item, depth + 1)
     else:
         _require(node is None or isinstance(node, int | float | bool | str), f"a {type(node).__name__} in a plan")
 

@@ -83,3 +83,19 @@ def interfaces(request: dict[str, Any]) -> dict[str, Any]:
 
 def working_folder(request: dict[str, Any]) -> dict[str, Any]:
     return {"path": str(Path.cwd())}
+
+
+def parent(request: dict[str, Any]) -> dict[str, Any]:
+    """The fork server's process id."""
+    return {"pid": os.getppid()}
+
+
+def write_raw(request: dict[str, Any]) -> dict[str, Any]:
+    """Writes a text of its own to the reply pipe, and ends."""
+    for descriptor in range(3, 64):
+        try:
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe:"):
+                os.write(descriptor, b'{"outputs": ' + str(request["text"]).encode() + b"}")
+        except OSError:
+            pass  # not open, or not for writing
+    os._exit(0)

@@ -92,6 +92,10 @@ class Driver:
                 return reason
             action = f"what was recorded is safe: triton-evolve resume {self.spec.store}"
             raise TritonEvolveError(f"the engine's process ended ({_reason(error)}); {action}") from error
+        finally:
+            # It would live, and keep its name from the next run of this process, for as long as anything refers to its handle.
+            if self._engine is not None:
+                ray.kill(self._engine, no_restart=True)
 
     def _open(self) -> None:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

@@ -361,7 +361,8 @@ class Evaluation(Record):
         status: PASSED, or why not.
         stage: The last stage entered.
         device: Device model, e.g. ``NVIDIA H200`` or ``cuda:90 (modelled)``.
-        plan_hash: Hash over the plans of all cases in their default configuration; empty before TRACE is through.
+        plan_hash: Of a search, over the plans of the training cases in the declared configuration and what tuning may choose from; of a
+            verification, over the plans in the chosen configurations. Empty before TRACE is through.
         trust: None unless PASSED.
         latency_kind: None unless PASSED.
         fitness: Lower bound of the 95 % interval of the geometric mean speedup over cases; 0 unless PASSED.

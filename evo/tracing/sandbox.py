@@ -7,8 +7,10 @@ exchange JSON only, so nothing a child makes is ever unpickled.
 What a child of an untrusted role cannot do: read the environment of the caller (it gets a fresh one without secrets), open network
 sockets that lead anywhere (own network namespace where the kernel allows it), gain privileges, write big files, use more than
 its memory, CPU seconds, processes or open files, outlive its caller or its deadline, or answer with more than `max_reply_bytes`.
-What is not covered: reading world-readable files, side channels, kernel bugs; where we are not root and user namespaces are
-off, the network. `abilities` reports what this machine offers.
+What is not covered: reading world-readable files, side channels, kernel bugs. A child gets a user of its own only where we are root
+and others may read our packages; elsewhere it may read and write what our own user may (the store and this code included) and signal
+our processes. Where we are not root and user namespaces are off, it has the network too, and /proc shows it the environments of our
+processes. `abilities` reports what this machine offers.
 """
 
 from __future__ import annotations

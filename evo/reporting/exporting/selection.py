@@ -30,7 +30,7 @@ class Member:
 
     @property
     def verified(self) -> bool:
-        """Whether it was judged again in a fresh process, with held-out cases."""
+        """Whether it was judged again in fresh processes; where it was measured, on held-out cases and with all pairs too."""
         return self.row.verify is not None
 
     def case(self, name: str) -> CaseResult:

@@ -25,10 +25,18 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
-    """Answers calls until the caller goes away."""
+    """Answers calls until the caller goes away; then, however it went, no child and no file of the server's is left."""
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # not SIGKILL: a caller that was killed cannot tidy up
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        _serve(connection, settings)
+    finally:
+        shutil.rmtree(settings["home"], ignore_errors=True)
+
+
+def _serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     limits = Limits(**settings["limits"])
     for module in settings["preload"]:
         importlib.import_module(module)
@@ -55,6 +63,7 @@ def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socke
     started = time.monotonic()
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.setpgid(0, 0)
         os.close(reader)
         connection.close()

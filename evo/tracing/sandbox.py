@@ -104,7 +104,7 @@ def abilities() -> dict[str, bool]:
             lambda libc: libc.unshare(CLONE_NEWNET | (0 if os.geteuid() == 0 else CLONE_NEWUSER)) == 0
         ),
         "no new privileges": _child_can(lambda libc: libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0),
-        "unprivileged user": os.geteuid() != 0 or packages_readable_by_others(),
+        "user of its own": os.geteuid() == 0 and packages_readable_by_others(),
     }
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +61,26 @@ def test_what_a_child_starts_dies_with_it(server: ForkServer, name: str) -> None
     while time.monotonic() < deadline and Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text():
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+
+
+def test_nothing_is_left_of_a_caller_that_was_killed() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        program = (
+            "import sys; from evo.tracing.sandbox import ForkServer, Limits; server = ForkServer('test', Limits()); server.start();"
+            "print('ready', flush=True); sys.stdin.read()"
+        )
+        environment = {**os.environ, "TMPDIR": folder}
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        ) as caller:
+            assert caller.stdout is not None
+            assert caller.stdout.readline() == b"ready\n"
+            assert len(list(Path(folder).iterdir())) == 1
+            caller.kill()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and list(Path(folder).iterdir()):
+            time.sleep(0.05)
+        assert not list(Path(folder).iterdir())
 
 
 def test_memory_and_files_are_limited(server: ForkServer) -> None:

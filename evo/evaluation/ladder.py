@@ -246,7 +246,9 @@ class _Climb:
         return None
 
     def _time(self, chosen: Mapping[Case, Candidate], pairs: int, incumbent: float) -> Evaluation:
-        results = [self._timed_case(case, candidate, pairs, incumbent) for case, candidate in chosen.items()]
+        # Being slower on one of several cases rules nothing out: the incumbent is a mean over cases.
+        reach = incumbent if len(chosen) == 1 else 0.0
+        results = [self._timed_case(case, candidate, pairs, reach) for case, candidate in chosen.items()]
         ratios = [result.log_ratios for result in results]
         if all(len(item) > 1 for item in ratios):
             fitness = geometric_mean_interval(ratios, seed=self._item.number).low

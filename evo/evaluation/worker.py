@@ -23,8 +23,6 @@ from typing import Any
 from evo.errors import SandboxError, WorkerDied
 from evo.tracing.sandbox import PR_SET_PDEATHSIG, search_path
 
-START_DEADLINE_S = 120.0
-
 
 class Nursery:
     """Forks workers. It has torch and triton imported and never touches a device itself."""
@@ -104,10 +102,6 @@ class Worker:
             self.stop()
             raise WorkerDied(self.role, answer[1])
         return answer[1]
-
-    def start(self) -> None:
-        """Forks the process ahead of need."""
-        self._ensure()
 
     def stop(self) -> None:
         """Ends the process. Idempotent."""

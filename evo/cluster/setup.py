@@ -14,7 +14,7 @@ from evo.registry import find_operators, operator_names
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.tasks.base import Task
 from operators.base import Context, Operator
-from operators.models.building import build_model
+from operators.models.building import build_model, check_model
 from operators.models.ledger import Ledger
 
 
@@ -54,6 +54,16 @@ def operator_infos(config: RunConfig) -> tuple[OperatorInfo, ...]:
     known = find_operators()
     classes = [known[name] for name in operator_names(config)]
     return tuple(OperatorInfo(cls.name, cls.kind, cls.arity, cls.needs_model) for cls in classes)
+
+
+def check_models(config: RunConfig) -> None:
+    """Checks the configuration of models, but for keys: those are in the environment of whoever makes the proposals.
+
+    Raises:
+        ConfigError: An unknown provider or option.
+    """
+    for position, section in enumerate(config.models):
+        check_model(section.provider, section.options, f"models.{position}")
 
 
 def build_operators(config: RunConfig, dollars: float | None) -> dict[str, tuple[Operator, ...]]:

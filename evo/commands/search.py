@@ -170,13 +170,14 @@ def _export(store: PopulationStore, out: Path) -> bool:
 
 def _load(config: RunConfig) -> Mapping[str, Task]:
     """Checks what can be checked without Ray, so that a mistake is answered at once."""
-    from evo.cluster.setup import load_tasks
+    from evo.cluster.setup import check_models, load_tasks
 
     other = conflict()
     if other is not None:
         raise ConfigError("this environment", action=other)
     operator_names(config)
     evaluator_factory(config.evaluator)
+    check_models(config)
     if config.target != "auto":
         target_named(config.target)
     return load_tasks(config)

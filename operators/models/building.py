@@ -28,6 +28,29 @@ def providers() -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name not in NOT_PROVIDERS))
 
 
+def check_model(provider: str, options: Mapping[str, bool | int | float | str], where: str = "models") -> None:
+    """Checks what can be checked without a key, so that a mistake is answered before a run begins.
+
+    Args:
+        provider: See `providers`.
+        options: Further keyword arguments of the client's constructor.
+        where: The key of the configuration that says it.
+
+    Raises:
+        ConfigError: Unknown provider, or an option that its client does not have or of a type it does not take.
+    """
+    if provider not in providers():
+        raise ConfigError(f"{where}: provider", given=provider, allowed=providers())
+    cls = _client(provider)
+    hints = typing.get_type_hints(cls.__init__)
+    allowed = [key for key in inspect.signature(cls).parameters if key not in _COMMON]
+    for key, value in options.items():
+        if key not in allowed:
+            raise ConfigError(f"{where}: options of {provider}", given=key, allowed=allowed)
+        if not _fits(value, hints[key]):
+            raise ConfigError(f"{where}: options.{key} of {provider}", given=value, allowed=_shown(hints[key]))
+
+
 def build_model(
     provider: str,
     name: str,
@@ -51,19 +74,10 @@ def build_model(
         ConfigError: Unknown provider, an option that its client does not have, or a value that it refuses.
         InputError: The key is missing, or the model has no known price under a dollar cap.
     """
-    if provider not in providers():
-        raise ConfigError("models: provider", given=provider, allowed=providers())
-    cls = _client(provider)
-    hints = typing.get_type_hints(cls.__init__)
-    allowed = [key for key in inspect.signature(cls).parameters if key not in _COMMON]
-    for key, value in (options or {}).items():
-        if key not in allowed:
-            raise ConfigError(f"models: options of {provider}", given=key, allowed=allowed)
-        if not _fits(value, hints[key]):
-            raise ConfigError(f"models: options.{key} of {provider}", given=value, allowed=_shown(hints[key]))
+    check_model(provider, options or {})
     arguments: dict[str, Any] = {"ledger": ledger, "max_tokens": max_tokens, "base_url": base_url, **(options or {})}
     try:
-        return cls(name, **arguments)
+        return _client(provider)(name, **arguments)
     except ValueError as error:
         raise ConfigError(f"models: {provider} {name}", action=str(error)) from None
 

@@ -91,6 +91,21 @@ def test_an_operator_that_cannot_be_used_is_named(call: Call, tmp_path: Path, mo
     refused(call("run", write(tmp_path / "run.yaml", MINIMAL.format(task="softmax") + more)), *said)
 
 
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("provider: nobody, name: x", ["models.0: provider", "'nobody'", "anthropic"]),
+        ("provider: anthropic, name: x, options: {efort: low}", ["models.0: options", "'efort'", "effort"]),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_named_before_a_store_is_made(
+    call: Call, tmp_path: Path, model: str, said: list[str]
+) -> None:
+    path = write(tmp_path / "run.yaml", MINIMAL.format(task="softmax") + f"models: [{{{model}}}]\n")
+    refused(call("run", path), *said)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_unknown_target_is_answered_with_the_known_ones(call: Call, tmp_path: Path) -> None:
     text = MINIMAL.format(task="softmax").replace("cuda:90", "cuda:33")
     refused(call("run", write(tmp_path / "run.yaml", text)), "'cuda:33'", "cuda:90")

@@ -11,6 +11,7 @@ A key of `CONFIG` without `SPACE` is fixed; a module without `CONFIG` has no kno
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from evo.records import Configuration, KnobValue
 
 MAX_KNOBS = 32
 MAX_CHOICES = 64
+MAX_TEXT = 200
 
 
 @dataclass(frozen=True)
@@ -64,16 +66,35 @@ def _literal(tree: ast.Module, name: str) -> object:
         raise ValueError(f"{name} is assigned {len(found)} times; assign it once, at module level")
     try:
         return ast.literal_eval(found[0])
-    except ValueError as error:
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:  # e.g. a list as a key, or nested too deep
         raise ValueError(f"{name} must be a literal dict of names to values") from error
+
+
+_PLAIN = "int (64 bits), finite float, bool or short printable str"
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a value survives JSON, a store and being written into a module."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return isinstance(value, str) and value.isprintable() and len(value) <= MAX_TEXT
+
+
+def _shown(value: object) -> str:
+    try:
+        return ascii(value)[:100]
+    except ValueError:  # Python does not write integers of thousands of digits
+        return f"a {type(value).__name__} too large to show"
 
 
 def _checked_config(value: object) -> dict[str, KnobValue]:
     if not isinstance(value, dict) or len(value) > MAX_KNOBS:
         raise ValueError(f"CONFIG must be a dict of at most {MAX_KNOBS} knobs, given {type(value).__name__}")
     for key, item in value.items():
-        if not isinstance(key, str) or not key.isidentifier() or not isinstance(item, int | float | bool | str):
-            raise ValueError(f"CONFIG[{key!r}] = {item!r}: keys are identifiers, values int, float, bool or str")
+        if not isinstance(key, str) or not key.isidentifier() or not _is_plain(item):
+            raise ValueError(f"CONFIG[{key!a}] = {_shown(item)}: keys are identifiers, values {_PLAIN}")
     return value
 
 
@@ -83,11 +104,11 @@ def _checked_space(value: object, config: Mapping[str, KnobValue]) -> dict[str, 
     space: dict[str, tuple[KnobValue, ...]] = {}
     for key, choices in value.items():
         if key not in config:
-            raise ValueError(f"SPACE has {key!r}, which CONFIG lacks; knobs: {', '.join(config) or 'none'}")
+            raise ValueError(f"SPACE has {_shown(key)}, which CONFIG lacks; knobs: {', '.join(config) or 'none'}")
         if not isinstance(choices, list | tuple) or not 1 <= len(choices) <= MAX_CHOICES:
-            raise ValueError(f"SPACE[{key!r}] must list 1 to {MAX_CHOICES} choices, given {choices!r}")
-        if any(not isinstance(choice, int | float | bool | str) for choice in choices):
-            raise ValueError(f"SPACE[{key!r}]: choices are int, float, bool or str, given {choices!r}")
+            raise ValueError(f"SPACE[{key!r}] must list 1 to {MAX_CHOICES} choices, given {_shown(choices)}")
+        if not all(map(_is_plain, choices)):
+            raise ValueError(f"SPACE[{key!a}]: choices are {_PLAIN}, given {', '.join(map(_shown, choices))}")
         if config[key] not in choices:
             raise ValueError(f"CONFIG[{key!r}] = {config[key]!r} is not among SPACE[{key!r}] = {list(choices)!r}")
         space[key] = tuple(dict.fromkeys(choices))

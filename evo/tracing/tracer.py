@@ -106,7 +106,22 @@ class Tracer:
                 f"importing the module and calling {task.entry} ended the tracer: {error.reason}",
                 error.reason,
             )
-        return _read_answer(answer)
+        plan = _read_answer(answer)
+        return plan if isinstance(plan, Failure) else self._unfit(plan, task, case) or plan
+
+    def _unfit(self, plan: LaunchPlan, task: Task, case: Case) -> Failure | None:
+        """REJECTED where a plan, valid in itself, is not one for this target and these inputs, as a forged one may be."""
+        specs: dict[tuple[str, int | str], object] = {("argument", index): item for index, item in enumerate(case.arguments)}
+        specs |= {("parameter", name): spec for name, spec in task.parameters.items()}
+        problem = "" if plan.target == self.target.key else f"it is for {plan.target}"
+        for source in plan.sources:
+            value, spec = plan.values[source.value], specs.get((source.kind, source.key))
+            fits = isinstance(spec, TensorSpec) and (value.dtype, value.shape) == (spec.dtype, tuple(spec.shape))
+            if source.kind != "gradient" and not fits:
+                problem = f"{source.kind} {source.key} is not such a tensor in case {case.name}"
+        if not problem:
+            return None
+        return _failure(Status.REJECTED, Stage.TRACE, f"the launch plan is not valid: {problem}", "invalid plan")
 
 
 def spec_json(spec: TensorSpec) -> dict[str, Any]:

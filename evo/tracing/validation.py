@@ -119,6 +119,11 @@ def _check_argument(where: str, kind: Any, argument: Any, plan: p.LaunchPlan, li
         _check_descriptor(where, descriptor, plan)
     else:
         _require(isinstance(argument, int | float | bool), f"{where}: {kind} needs a number, given {argument!r}")
+        if kind.startswith(("i", "u")):
+            _require(
+                isinstance(argument, int) and -(2**63) <= argument < 2**64,
+                f"{where}: {kind} needs an integer, given {argument!r}",
+            )
 
 
 def _check_descriptor(where: str, descriptor: dict[str, Any], plan: p.LaunchPlan) -> None:
@@ -148,6 +153,7 @@ def _kernel(item: Any) -> p.Kernel:
     _require(bool(_NAME.fullmatch(item["name"])), f"kernel name {item['name']!r}")
     _require(isinstance(item["ttir"], str) and len(item["ttir"].encode()) <= p.MAX_TTIR_BYTES, "TTIR too large")
     signature = tuple((_checked_name(name), _kind(kind)) for name, kind in _items(item["signature"], 512))
+    _require(len({name for name, _ in signature}) == len(signature), "two parameters of one name")
     options = dict(item["options"])
     for key, option in options.items():
         _require(key in p.OPTION_TYPES, f"compile option {key!r}; allowed: {', '.join(p.OPTION_TYPES)}")

@@ -6,6 +6,7 @@ Torch, Triton and Ray are imported by the commands that need them, so that `--he
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -124,6 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Instead of those of the process.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without × or µ is no reason to fail
     try:
         app(arguments, prog_name="triton-evolve")
     except InputError as error:

@@ -115,7 +115,7 @@ def _run_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise TaskError(str(path), given=_line(error), action="the file must import without errors") from error
     return module
@@ -184,7 +184,7 @@ def _call(task: Task, inputs: Inputs, where: str) -> list[torch.Tensor]:
         # References may write in place into leaves that ask for a gradient only without autograd.
         with torch.no_grad():
             result = task.reference(*parameters, *arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(where, given=_line(error), action="the reference must run on CPU tensors of every small case") from error
     for position, (old, new) in enumerate(zip(before, arguments, strict=True)):
         changed = isinstance(old, torch.Tensor) and not torch.equal(old.nan_to_num(), new.nan_to_num())

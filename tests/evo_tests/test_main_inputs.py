@@ -80,6 +80,19 @@ def test_a_task_whose_reference_fails_is_named_with_the_reason(call: Call, tmp_p
     refused(call("run", write(tmp_path / "run.yaml", MINIMAL.format(task="mine.py"))), "mine.py: reference", "no such luck")
 
 
+@pytest.mark.parametrize("reference", ["raise SystemExit(0)", "raise KeyError(x)"])
+def test_a_task_that_exits_is_refused_as_one_that_fails(call: Call, tmp_path: Path, reference: str) -> None:
+    task = (ROOT / "evo" / "tasks" / "softmax.py").read_text()
+    start = str(ROOT / "evo/tasks/starts/softmax.py")
+    task += f"\nimport dataclasses\n\ndef broken(x):\n    {reference}\n\n"
+    task += f"TASK = dataclasses.replace(TASK, reference=broken, starting_kernels=({start!r},))\n"
+    write(tmp_path / "mine.py", task)
+    config = write(tmp_path / "run.yaml", MINIMAL.format(task="mine.py"))
+    refused(call("run", config), "mine.py: reference", reference.split("(")[0].removeprefix("raise "))
+    write(tmp_path / "mine.py", "raise SystemExit(3)\n")
+    refused(call("run", config), "mine.py", "SystemExit", "import without errors")
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -155,6 +168,13 @@ def test_trace_names_a_wrong_case_and_an_unreadable_kernel(call: Call) -> None:
     kernel = str(ROOT / "evo" / "tasks" / "starts" / "softmax.py")
     refused(call("trace", kernel, "--task", "softmax", "--case", "huge"), "'huge'", "4096x4096")
     refused(call("trace", "absent.py", "--task", "softmax"), "absent.py")
+
+
+def test_an_output_without_the_signs_we_print_gets_their_escapes() -> None:
+    kernel, environment = str(ROOT / "evo" / "tasks" / "starts" / "softmax.py"), os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "evo.main", "trace", kernel, "--task", "softmax"]
+    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert "\\xd7" in answer.stdout
 
 
 def test_help_and_mistakes_do_not_wait_for_torch_or_ray() -> None:

@@ -131,7 +131,7 @@ def measure_task(task: Task, best: Ranked, start: Ranked, ceiling: Ceiling) -> d
 def measure_case(task: Task, case: Case, sides: Mapping[str, Callable[..., Any]], ceiling: Ceiling) -> dict[str, Any]:
     """Device and call latencies of all sides on one case, interleaved."""
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
-    count = max(1, min(6, -(-2 * l2 // case.bytes)))
+    count = max(1, min(32, -(-2 * l2 // case.bytes)))
     sets = [make_inputs(task, case, 1000 + index, "cuda").arguments for index in range(count)]
     scrub = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
     graphs = {side: captured(call, sets) for side, call in sides.items()}

@@ -104,3 +104,5 @@ async def propose(operators: Sequence[Operator], work: ProposalWork) -> Proposal
         raise
     except ModelError as error:
         return NoProposal(str(error), failed=True)
+    except Exception as error:  # noqa: BLE001  ours to mend, but the other requests in hand must not pay for it
+        return NoProposal(f"{operator.name} crashed: {type(error).__name__}: {error}"[:500], failed=True)

@@ -110,11 +110,14 @@ class ReplayTier(Tier):
         order = int.from_bytes(hashlib.sha256(candidate.plan.plan_hash.encode() + self._secret).digest()[:4], "little")
         try:
             if task.name not in self._noise:
-                same = self._timed("compare", theirs, theirs, seed, max(16, pairs), order, 0.0)
-                self._noise[task.name] = case_interval(_log_ratios(*same), seed=order).half_width
-            mine, other = self._timed("compare", ours, theirs, seed, pairs, order, incumbent)
+                mine, other, _ = self._timed("compare", theirs, theirs, seed, max(16, pairs), order, 0.0)
+                self._noise[task.name] = case_interval(_log_ratios(mine, other), seed=order).half_width
+            mine, other, as_checked = self._timed("compare", ours, theirs, seed, pairs, order, incumbent)
         except WorkerDied as error:
             return self._died(candidate.case, error, Stage.TIME)
+        if not as_checked:
+            text = f"case {candidate.case.name}: a timed call gave other outputs than a checked one on the same inputs"
+            return Failure(Status.WRONG_VALUES, Stage.TIME, text, "wrong_values:timed call")
         return Timing(statistics.median(mine), statistics.median(other), tuple(_log_ratios(mine, other)))
 
     def noise_floor(self) -> float:

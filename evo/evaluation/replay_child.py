@@ -23,7 +23,7 @@ from evo.tasks.loading import load_task
 from evo.tracing.compiler import Binary
 from evo.tracing.plan import LaunchPlan
 
-MAX_SETS = 6
+MAX_SETS = 32
 WARM_REPLAYS = 3
 MIN_GRAPH_US = 150.0
 MAX_CALLS = 400
@@ -116,12 +116,13 @@ class ReplayProcess:
 
     def compare(
         self, candidate: Work, baseline: Work, seed: int, pairs: int, order_seed: int, incumbent: float
-    ) -> tuple[list[float], list[float]]:
+    ) -> tuple[list[float], list[float], bool]:
         """Times both in random order, pair by pair.
 
         Returns:
-            Latencies of candidate and baseline, microseconds, per pair. After 8 pairs it stops where even the best pair is below
-            `incumbent`.
+            Latencies of candidate and baseline, microseconds, per pair, and whether the outputs of one of the candidate's timed calls,
+            chosen afterwards, equal those of a checked run on the same inputs (not asked where arguments are updated in
+            place: timed calls repeat on them). After 8 pairs it stops where even the best pair is below `incumbent`.
         """
         ours, theirs = self._graph(candidate, seed), self._graph(baseline, seed)
         order = random.Random(order_seed)
@@ -133,7 +134,17 @@ class ReplayProcess:
                 (mine if is_candidate else other).append((ours if is_candidate else theirs).time_us())
             if number == 7 and incumbent and max(b / a for a, b in zip(mine, other, strict=True)) < incumbent:
                 break
-        return mine, other
+        return mine, other, self._as_checked(candidate, ours, order, seed)
+
+    def _as_checked(self, work: Work, graph: _Graph, order: random.Random, seed: int) -> bool:
+        task, _ = self._case(work)
+        if task.mutates or task.backward:
+            return True
+        torch.cuda.synchronize()
+        number = order.randrange(len(graph.executions))
+        checked = self._guarded(work.plan, self._kernels(work), task, graph.sets[number], seed)
+        timed = flatten_outputs(graph.executions[number].outputs()).tensors
+        return len(timed) == len(checked.outputs) and all(_same_bits(a, b) for a, b in zip(timed, checked.outputs, strict=True))
 
     def _case(self, work: Work) -> tuple[Task, Case]:
         if work.task not in self._tasks:
@@ -241,7 +252,8 @@ class _Graph:
                 execution.run("prepare")
                 execution.supply("argument", _tensors(inputs))
                 executions.append(execution)
-        self._executions = executions
+        self.executions = executions
+        self.sets = sets
         self._backward = task.backward
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())

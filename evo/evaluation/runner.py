@@ -178,6 +178,8 @@ class Execution:
                 )
             if value.storage not in self.storages or self.value(index).data_ptr() != item.data_ptr():
                 start = (item.storage_offset() - value.offset) * item.element_size()
+                if start < 0 or item.untyped_storage().nbytes() - start < self.plan.storages[value.storage]:
+                    raise PlanError(f"{step.name} made a smaller storage than the plan declares")
                 self.storages[value.storage] = (item.untyped_storage(), start)
                 self._values = {key: kept for key, kept in self._values.items() if self.plan.values[key].storage != value.storage}
 

@@ -63,7 +63,7 @@ class Compiler:
         self.target = target_named(target)
         self._deadline_s = deadline_s
         self._sass = sass
-        limits = Limits(cpu_s=int(deadline_s) + 1, untrusted=False)
+        limits = Limits(cpu_s=int(deadline_s) + 1)
         self._server = ForkServer("compile", limits, preload=("evo.tracing.compile_child", "triton.compiler"))
 
     def start(self) -> None:

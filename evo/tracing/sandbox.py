@@ -4,7 +4,7 @@ A `ForkServer` is one process with torch and triton already imported and no GPU.
 below, runs one function of ours by dotted name on plain JSON data, answers through a pipe and ends. The server and its caller
 exchange JSON only, so nothing a child makes is ever unpickled.
 
-What a child of an untrusted role cannot do: read the environment of the caller (it gets a fresh one without secrets), open network
+What a child cannot do: read the environment of the caller (it gets a fresh one without secrets), open network
 sockets that lead anywhere (own network namespace where the kernel allows it), gain privileges, write big files, use more than
 its memory, CPU seconds, processes or open files, outlive its caller or its deadline, or answer with more than `max_reply_bytes`.
 What is not covered: reading world-readable files, side channels, kernel bugs. A child gets a user of its own only where we are root
@@ -52,16 +52,14 @@ class Limits:
         file_bytes: Largest file it may write.
         open_files, processes: Counts; `processes` applies where the child runs as a user of its own.
         max_reply_bytes: Longest answer.
-        untrusted: Runs candidate code: drop privileges and network. False for our own code on hostile data (the compiler).
     """
 
     memory_bytes: int = 8 << 30
     cpu_s: int = 120
     file_bytes: int = 512 << 20
     open_files: int = 256
-    processes: int = 64
+    processes: int = 512
     max_reply_bytes: int = 64 << 20
-    untrusted: bool = True
 
 
 def apply_limits(limits: Limits) -> None:
@@ -69,17 +67,13 @@ def apply_limits(limits: Limits) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if limits.untrusted:
-        if os.geteuid() == 0:
-            libc.unshare(CLONE_NEWNET)
-        else:
-            libc.unshare(CLONE_NEWUSER | CLONE_NEWNET)
+    libc.unshare(CLONE_NEWNET | (0 if os.geteuid() == 0 else CLONE_NEWUSER))
     _limit(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
     _limit(resource.RLIMIT_CPU, limits.cpu_s)
     _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
     _limit(resource.RLIMIT_NOFILE, limits.open_files)
     _limit(resource.RLIMIT_CORE, 0)
-    if limits.untrusted and os.geteuid() == 0 and packages_readable_by_others():
+    if os.geteuid() == 0 and packages_readable_by_others():
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)

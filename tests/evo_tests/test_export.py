@@ -79,7 +79,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 @pytest.fixture(scope="module")
 def store(task: Task, judge: Judge, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PopulationStore]:
-    """A start that is fast on one case and a child that is fast on the other; a third child whose recorded plan is not its own."""
+    """A start that is fast on one case and a child that is fast on the other; a third child whose recorded plan is not its own; a
+    fourth, the fastest, that was never verified."""
     start = starting_sources(task)[0]
     parent = Variant(task.name, start).variant_id
     judged = judge.passed(task, start, [9.0, 30.0], [{"num_warps": 1}, {"num_warps": 16}], error=0.2, verify=True, how=H200)
@@ -88,11 +89,16 @@ def store(task: Task, judge: Judge, tmp_path_factory: pytest.TempPathFactory) ->
     )
     searched = judge.passed(task, ONLINE_SOFTMAX, [20.0, 9.0], [{}, {}], how=H200)
     other = start.replace("tl.sum(numerator, axis=0)", "(tl.sum(numerator, axis=0) + 1.0)")
-    false = judge.passed(task, start, [1.0, 1.0], [{}, {}], error=0.6, how=H200)
+    false = judge.passed(task, start, [1.0, 1.0], [{}, {}], error=0.6, verify=True, how=H200)
+    unverified = start + "\n# only searched\n"
+    quick = judge.passed(task, unverified, [0.5, 0.5], [{}, {}], error=0.1, how=H200)
     entries = [
         *lineage(0, task.name, start, judged, strategy="start", verify=judged),
         *lineage(1, task.name, ONLINE_SOFTMAX, searched, (parent,), strategy="two passes\nimport os", verify=online),
-        *lineage(2, task.name, other, _renamed(false, task, other), (parent,), strategy="add"),
+        *lineage(
+            2, task.name, other, _renamed(false, task, other), (parent,), strategy="add", verify=_renamed(false, task, other)
+        ),
+        *lineage(3, task.name, unverified, quick, (parent,), strategy="comment"),
     ]
     opened = write_store(tmp_path_factory.mktemp("store") / "store.sqlite", [task], entries)
     yield opened
@@ -116,6 +122,11 @@ def copy(report: ExportReport, tmp_path: Path) -> Path:
 
 def kernel_data(report: ExportReport, index: int) -> Any:
     return json.loads(report.tasks[0].kernels[index].with_suffix(".json").read_text())
+
+
+def test_what_was_never_verified_is_left_out_where_others_were(report: ExportReport, task: Task) -> None:
+    (exported,) = report.tasks
+    assert all("only searched" not in path.read_text() for path in exported.kernels)
 
 
 def test_a_kernel_that_launches_something_else_than_was_judged_is_left_out(report: ExportReport, task: Task) -> None:
@@ -216,6 +227,7 @@ def test_its_own_test_fails_on_a_wrong_kernel_and_on_swapped_configurations(repo
         f"test_kernel_is_exact_and_leaves_inputs_alone[short_softmax-3x70-{wrong.stem}]",
         f"test_what_launches_is_what_was_judged[short_softmax-3x70-{swapped.stem}]",
         "test_judged_cases_go_to_a_kernel_as_it_was_judged[short_softmax-8x6000]",
+        "test_judged_cases_go_to_a_kernel_as_it_was_judged[short_softmax-1x700]",  # nearest in shape to 8x6000
     }, done.stdout
 
 

@@ -41,11 +41,13 @@ class Member:
 def front_members(store: PopulationStore, task: str) -> tuple[Member, ...]:
     """The Pareto front over latency, error and peak memory, fastest first.
 
-    Estimates and measurements do not compare: where anything was measured, only that counts. Simulated results are of no kernel.
+    Estimates and measurements do not compare: where anything was measured, only that counts; where anything was verified, only that: a
+    tuned configuration is known to launch what was judged by its verification alone. Simulated results are of no kernel.
     """
     members = [Member(row, row.verify or row.search) for row in store.ranking(task)]
     for kind in (LatencyKind.MEASURED, LatencyKind.MODELLED):
         alike = {item.row.variant.variant_id: item for item in members if item.evaluation.latency_kind is kind}
+        alike = {key: item for key, item in alike.items() if item.verified} or alike
         if alike:
             front = pareto_front(Point.of(item.evaluation) for item in alike.values())
             return tuple(sorted((alike[point.variant_id] for point in front), key=lambda item: item.evaluation.latency_us))

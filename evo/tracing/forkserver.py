@@ -30,10 +30,13 @@ def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # not SIGKILL: a caller that was killed cannot tidy up
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    try:
+    with contextlib.suppress(SystemExit):
         _serve(connection, settings)
-    finally:
-        shutil.rmtree(settings["home"], ignore_errors=True)
+    # The connection's end and the caller's death are told at about the same time: the signal may come while we tidy up.
+    for _ in range(2):
+        with contextlib.suppress(SystemExit):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            shutil.rmtree(settings["home"], ignore_errors=True)
 
 
 def _serve(connection: socket.socket, settings: dict[str, Any]) -> None:

@@ -133,7 +133,7 @@ def _child(message: dict[str, Any], limits: Limits, scratch: Path, writer: int) 
     code = 1
     try:
         os.chdir(scratch)
-        os.environ.update(HOME=str(scratch), TMPDIR=str(scratch))
+        os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
         tempfile.tempdir = None
         apply_limits(limits)
         module, _, name = message["function"].partition(":")

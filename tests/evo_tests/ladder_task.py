@@ -61,7 +61,7 @@ WRITES_PAST_ITS_BUFFER = GOOD.replace(
 CHANGES_ITS_INPUT = GOOD.replace(
     "    tl.store(y_ptr + row,", "    tl.store(x_ptr + row * columns, 0.0)\n    tl.store(y_ptr + row,"
 )
-ILLEGAL = GOOD.replace("tl.load(x_ptr + row * columns + at,", "tl.load(x_ptr + (row + 1) * 1000000000000 + at,")
+ILLEGAL = GOOD.replace("tl.load(x_ptr + row * columns + at,", "tl.load(x_ptr + (row.to(tl.int64) + 1) * 100000000000 + at,")
 ENDLESS = GOOD.replace(
     "    tl.store(y_ptr + row,", "    while tl.load(x_ptr) < 1e30:\n        total += 1\n    tl.store(y_ptr + row,"
 )

@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("store")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--task", action="append", help="only these tasks")
+    parser.add_argument("--commit", help="for checkouts without their git history")
     options = parser.parse_args()
     torch.manual_seed(0)
     ceiling = measure_ceiling()
@@ -264,12 +265,13 @@ def vars_of(interval: Any) -> dict[str, float]:
     return {"point": interval.point, "low": interval.low, "high": interval.high}
 
 
-def versions() -> dict[str, str]:
+def versions(commit: str | None) -> dict[str, str]:
     """What the figures were measured with."""
     smi = subprocess.run(
         ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem", "--format=csv,noheader"], capture_output=True, text=True
     )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    if commit is None:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     return {
         "gpu": torch.cuda.get_device_name(0),
         "driver_and_clocks": smi.stdout.strip(),

@@ -18,18 +18,6 @@ def _case(rows: int, columns: int) -> Case:
     return Case(f"{rows}x{columns}", (spec,), spec.nbytes + 4 * rows, 2 * rows * columns)
 
 
-TASK = Task(
-    name="row_sums",
-    description="twice the sum of each row",
-    entry="entry",
-    reference=row_sums,
-    training_cases=(_case(4096, 1000), _case(512, 4096)),
-    held_out_cases=(_case(1, 1), _case(3000, 777)),
-    small_cases=(_case(5, 33), _case(3, 64)),
-    starting_kernels=(),
-    path=Path(__file__),
-)
-
 GOOD = """
 import torch
 import triton
@@ -53,6 +41,19 @@ def entry(x):
     kernel[(rows,)](x, y, columns, BLOCK=CONFIG["BLOCK"], num_warps=CONFIG["num_warps"])
     return y
 """
+
+TASK = Task(
+    name="row_sums",
+    description="twice the sum of each row",
+    entry="entry",
+    reference=row_sums,
+    training_cases=(_case(4096, 1000), _case(512, 4096)),
+    held_out_cases=(_case(1, 1), _case(3000, 777)),
+    small_cases=(_case(5, 33), _case(3, 64)),
+    starting_kernels=(GOOD,),
+    path=Path(__file__),
+)
+
 WRONG = GOOD.replace("at < columns", "at < columns - 1")
 UNWRITTEN = GOOD.replace("kernel[(rows,)]", "kernel[(rows - 1,)]")
 WRITES_PAST_ITS_BUFFER = GOOD.replace(

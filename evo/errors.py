@@ -110,5 +110,6 @@ def _short(value: object, limit: int = 300) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         text = ", ".join(str(item) for item in value)
     else:
-        text = repr(value) if isinstance(value, str) else str(value)
+        lines = value.splitlines() if isinstance(value, str) else []
+        text = repr(lines[0] + " …" if len(lines) > 1 else value) if isinstance(value, str) else str(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"

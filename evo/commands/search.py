@@ -170,7 +170,7 @@ def _export(store: PopulationStore, out: Path) -> bool:
 
 def _load(config: RunConfig) -> Mapping[str, Task]:
     """Checks what can be checked without Ray, so that a mistake is answered at once."""
-    from evo.cluster.setup import check_models, load_tasks
+    from evo.cluster.setup import build_operators, check_models, load_tasks
 
     other = conflict()
     if other is not None:
@@ -178,6 +178,8 @@ def _load(config: RunConfig) -> Mapping[str, Task]:
     operator_names(config)
     evaluator_factory(config.evaluator)
     check_models(config)
+    if config.models and config.cluster.address is None:
+        build_operators(config, None)  # on this machine proposals need their key here: say so before a store is made
     if config.target != "auto":
         target_named(config.target)
     return load_tasks(config)

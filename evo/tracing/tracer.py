@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import math
 from typing import Any
 
@@ -114,6 +115,9 @@ class Tracer:
         specs: dict[tuple[str, int | str], object] = {("argument", index): item for index, item in enumerate(case.arguments)}
         specs |= {("parameter", name): spec for name, spec in task.parameters.items()}
         problem = "" if plan.target == self.target.key else f"it is for {plan.target}"
+        installed = importlib.metadata.version("triton")
+        if plan.triton.partition("+")[0] != installed.partition("+")[0]:
+            problem = f"it is of triton {plan.triton}, not {installed}"
         for source in plan.sources:
             value, spec = plan.values[source.value], specs.get((source.kind, source.key))
             fits = isinstance(spec, TensorSpec) and (value.dtype, value.shape) == (spec.dtype, tuple(spec.shape))

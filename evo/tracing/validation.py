@@ -10,6 +10,7 @@ from evo.errors import PlanError
 from evo.tracing import plan as p
 from evo.tracing.effects import storages_of
 
+_RANGES = {"num_warps": (1, 64), "num_ctas": (1, 16), "num_stages": (0, 64), "maxnreg": (1, 255)}
 _NAME = re.compile(r"[A-Za-z_$][\w$.]{0,255}")
 _TYPE = re.compile(r"(\*k?[a-z0-9]+|constexpr|nvTmaDesc|tensordesc(_im2col)?<[\w\[\], =]+>|[a-z]+\d+(e\d+(b\d+)?(nv|fnuz)?)?)")
 _OPERATOR = re.compile(r"[a-z_0-9]+\.[A-Za-z_0-9]+")
@@ -158,7 +159,10 @@ def _kernel(item: Any) -> p.Kernel:
     for key, option in options.items():
         _require(key in p.OPTION_TYPES, f"compile option {key!r}; allowed: {', '.join(p.OPTION_TYPES)}")
         _require(isinstance(option, p.OPTION_TYPES[key]), f"compile option {key} = {option!r}")
-    _require(1 <= options.get("num_warps", 4) <= 64 and 1 <= options.get("num_ctas", 1) <= 16, f"options {options}")
+    for key, (least, most) in _RANGES.items():
+        _require(
+            least <= (options.get(key) or least) <= most, f"compile option {key} = {options.get(key)}; allowed: {least} to {most}"
+        )
     return p.Kernel(item["name"], item["ttir"], signature, options)
 
 

@@ -119,6 +119,15 @@ def test_a_model_that_cannot_be_used_is_named_before_a_store_is_made(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_missing_key_is_told_before_a_store_is_made(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+    path = write(
+        tmp_path / "run.yaml", MINIMAL.format(task="softmax") + "models: [{provider: anthropic, name: claude-sonnet-5-5}]\n"
+    )
+    refused(call("run", path), "ANTHROPIC_API_KEY")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_unknown_target_is_answered_with_the_known_ones(call: Call, tmp_path: Path) -> None:
     text = MINIMAL.format(task="softmax").replace("cuda:90", "cuda:33")
     refused(call("run", write(tmp_path / "run.yaml", text)), "'cuda:33'", "cuda:90")

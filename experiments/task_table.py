@@ -49,7 +49,7 @@ LIBRARY: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Ceiling:
-    """Achievable rates of this device in this session: bytes/s of a large copy, flop/s of an 8192³ fp16 product."""
+    """Achievable rates of this device, measured at the start: bytes/s of a large copy, flop/s of an 8192³ fp16 product."""
 
     bandwidth: float
     flops: float

@@ -87,7 +87,7 @@ class Tier(ABC):
 
     @abstractmethod
     def noise_floor(self) -> float:
-        """Relative half-width of this session's A/A interval; 0 where latencies are modelled."""
+        """Relative half-width of the A/A interval measured so far; 0 where latencies are modelled."""
 
     @abstractmethod
     def fresh(self) -> None:

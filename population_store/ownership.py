@@ -12,11 +12,15 @@ import fcntl
 import json
 import os
 import socket
+import time
 import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 
 from evo.errors import StoreError, StoreInUseError
+
+DYING_S = 20.0
+"""How long an owner that was killed may take to die on a busy machine."""
 
 _held: weakref.WeakSet[FileOwnership] = weakref.WeakSet()
 
@@ -62,6 +66,7 @@ class FileOwnership:
 
 
 def _lock(store: Path, path: Path) -> int:
+    deadline = time.monotonic() + DYING_S
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -69,8 +74,11 @@ def _lock(store: Path, path: Path) -> int:
             if _is_still_at(descriptor, path):
                 return descriptor
         except BlockingIOError:
-            owner = _owner(descriptor)
+            owner, dying = _owner(descriptor), _owner_is_dying(descriptor)
             os.close(descriptor)
+            if dying and time.monotonic() < deadline:
+                time.sleep(0.05)
+                continue
             action = "wait for it or stop it; `triton-evolve status` reads the store meanwhile"
             raise StoreInUseError(f"{store}: in use by {owner}", action=action) from None
         except OSError as error:
@@ -101,6 +109,20 @@ def _owner(descriptor: int) -> str:
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
     except (ValueError, KeyError, TypeError):
         return "another process"  # it has the lock and has not written its name yet
+
+
+def _owner_is_dying(descriptor: int) -> bool:
+    """Whether the owner was killed and the kernel has not taken down all of its threads yet: until then they hold its files."""
+    try:
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+        if owner["host"] != socket.gethostname():
+            return False
+        state = Path(f"/proc/{int(owner['pid'])}/stat").read_text().rpartition(")")[2].split()[0]
+    except (ValueError, KeyError, TypeError):
+        return False
+    except FileNotFoundError:
+        return Path("/proc/self/stat").exists()
+    return state in ("Z", "X")
 
 
 def _leave_locks_to_the_parent() -> None:

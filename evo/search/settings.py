@@ -28,7 +28,7 @@ class SearchSettings:
         bandit_floor: Share of operator choices that are made evenly, whatever the bandit has learned.
         bandit_memory: Uses after which what an operator once achieved has lost two thirds of its weight.
         fruitless_limit: Failed or repeated proposals in a row after which an operator is not asked for the same parents again.
-        operator_failure_limit: Failed proposals in a row, whatever the parents, after which an operator is not asked again until the run is resumed.
+        operator_failure_limit: Failed proposals in a row, whatever the parents, after which an operator is not asked again before a resume.
         pending_limit: Requests that may await proposal or evaluation; at least twice evaluators × batch size keeps all busy.
         history: Variants shown to an operator besides the parents.
         verify_elites: Variants of the Pareto front per task that are evaluated again, in full, when the budget is used.

@@ -26,17 +26,21 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
     """Answers calls until the caller goes away; then, however it went, no child and no file of the server's is left."""
+
+    def end(number: int, frame: object) -> None:
+        # Not SIGKILL, since a caller that was killed cannot tidy up; and no exception, since it could come while we tidy up ourselves.
+        _end_strays()
+        shutil.rmtree(settings["home"], ignore_errors=True)
+        os._exit(0)
+
     libc = ctypes.CDLL(None)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # not SIGKILL: a caller that was killed cannot tidy up
+    signal.signal(signal.SIGTERM, end)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    with contextlib.suppress(SystemExit):
+    try:
         _serve(connection, settings)
-    # The connection's end and the caller's death are told at about the same time: the signal may come while we tidy up.
-    for _ in range(2):
-        with contextlib.suppress(SystemExit):
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            shutil.rmtree(settings["home"], ignore_errors=True)
+    finally:
+        shutil.rmtree(settings["home"], ignore_errors=True)
 
 
 def _serve(connection: socket.socket, settings: dict[str, Any]) -> None:
@@ -100,8 +104,9 @@ def _end_strays() -> None:
     children = Path(f"/proc/{me}/task/{me}/children")
     while strays := children.read_text().split() if children.exists() else []:
         for stray in map(int, strays):
-            os.kill(stray, signal.SIGKILL)
-            os.waitpid(stray, 0)
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(stray, signal.SIGKILL)
+                os.waitpid(stray, 0)
 
 
 def _collect(pid: int, reader: int, deadline: float, limit: int) -> tuple[bytes, str | None]:

@@ -16,7 +16,7 @@ from evo.records import Spent
 from population_store.opening import open_store
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 """For one step of a test, on a machine that is busy with other tests."""
 
 

@@ -58,6 +58,7 @@ def check_resumed(folder: Path, store: Path) -> None:
     assert after.evaluations.items() >= before.evaluations.items(), "a recorded verdict was changed"
 
 
+@pytest.mark.timeout(900)
 def test_a_run_that_lost_its_evaluator_and_then_its_driver_goes_on_exactly(
     tmp_path: Path, simulated_file: Callable[..., Path], slow_evaluator: str
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_run_that_lost_its_evaluator_and_then_its_driver_goes_on_exactly(
     check_resumed(tmp_path, store)
 
 
+@pytest.mark.timeout(900)
 def test_ctrl_c_records_what_is_in_hand_and_says_how_to_go_on(
     tmp_path: Path, simulated_file: Callable[..., Path], slow_evaluator: str
 ) -> None:
@@ -87,7 +89,7 @@ def test_ctrl_c_records_what_is_in_hand_and_says_how_to_go_on(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize("seed", range(20))
 def test_any_process_may_be_killed_at_any_moment(tmp_path: Path, simulated_file: Callable[..., Path], seed: int) -> None:
     rng = random.Random(seed)

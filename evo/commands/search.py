@@ -150,7 +150,8 @@ def _report(console: Console, store: str, out: Path | None, reason: str) -> int:
         exported = _export(opened, out) if out is not None and measured else True
     typer.echo(f"store:        {store}")
     typer.echo(f"look further: triton-evolve status {store}")
-    typer.echo(f"go on:        triton-evolve resume {store} --evaluations N")
+    more = "--wall-s S" if "wall seconds" in reason else "--evaluations N"
+    typer.echo(f"go on:        triton-evolve resume {store} {more}   (more than so far)")
     return 0 if exported else 1
 
 
@@ -164,7 +165,9 @@ def _export(store: PopulationStore, out: Path) -> bool:
         typer.echo(f"\ntriton-evolve: the front was not exported: {' '.join(str(error).split())}", err=True)
         return False
     kernels = sum(len(task.kernels) for task in report.tasks)
-    typer.echo(f"\nPareto front: {report.out} ({kernels} kernels; check them with: pytest {report.test})")
+    typer.echo(
+        f"\nPareto front: {report.out} ({kernels} kernel{'' if kernels == 1 else 's'}; check with: python -m pytest {report.test})"
+    )
     return True
 
 

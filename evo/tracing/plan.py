@@ -96,11 +96,17 @@ class Kernel(Record):
     options: Mapping[str, Any]
 
     @property
+    def anonymous_ttir(self) -> str:
+        """The TTIR with functions named by order of appearance: what they are called does not matter."""
+        return _SYMBOL_OR_STRING.sub(_Renamer(), self.ttir)
+
+    @property
     def kernel_hash(self) -> str:
         """Identity of the code: the name of the function and of private helper functions do not matter."""
-        text = _SYMBOL_OR_STRING.sub(_Renamer(), self.ttir)
         return content_id(
-            text, json.dumps(_listed([kind for _, kind in self.signature])), json.dumps(dict(self.options), sort_keys=True)
+            self.anonymous_ttir,
+            json.dumps(_listed([kind for _, kind in self.signature])),
+            json.dumps(dict(self.options), sort_keys=True),
         )
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import hashlib
 import json
+import re
 import sys
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import triton
+from triton._C.libtriton import ir
 
 sys.path.insert(0, str(Path(__file__).parent))
 from exported_store import H200, MODEL, header_of, lineage, start_of, write_store
@@ -19,11 +25,14 @@ from evo.records import CaseResult, Configuration, Evaluation, LatencyKind, Stag
 from evo.reporting.export import export_front
 from evo.reporting.exporting.guards import guard_table, related_sizes
 from evo.reporting.exporting.kernel_text import kernel_text, kind_text
+from evo.reporting.exporting.launches import code_hash
 from evo.reporting.exporting.literals import literal
-from evo.reporting.exporting.package import reference_text
+from evo.reporting.exporting.package import reference_text, template
 from evo.reporting.exporting.selection import front_members, load_recorded
 from evo.tasks.base import Case, TensorSpec
 from evo.tasks.loading import load_task
+from evo.tracing.plan import Kernel
+from evo.tracing.targets import target_named
 
 
 def passed(source: str, latency_us: float, error: float, how: tuple[str, TrustLevel, LatencyKind, int]) -> Evaluation:
@@ -182,3 +191,39 @@ def test_literals_read_back() -> None:
     assert ast.literal_eval(text) == value
     assert max(map(len, text.splitlines())) <= 120
     assert literal(float("inf")) == 'float("inf")'
+
+
+ASSEMBLY = """module {
+  tt.func public @NAME(%x: !tt.ptr<i32>) {
+    %c = arith.constant 1 : i32
+    %r = tt.elementwise_inline_asm "PREDICATE mov.b32 $0, $1;" {constraints = "=r,r", packed_element = 1 : i32, pure = true} %c : i32 -> i32
+    tt.store %x, %r : !tt.ptr<i32>
+    tt.return
+  }
+}
+"""
+
+
+def test_the_exported_test_and_the_export_tell_the_same_code_apart() -> None:
+    """Code is equal whatever its functions are called, and another where a predicate in inline assembly is another."""
+    tree = ast.parse(template("test_front.txt"))
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "code_hash")
+    names: dict[str, object] = {"hashlib": hashlib, "re": re, "tempfile": tempfile, "triton": triton, "Path": Path}
+    exec(compile(ast.Module([function], []), "test_front.py", "exec"), names)
+    exported = names["code_hash"]
+    assert callable(exported)
+    target = target_named("cuda:90").gpu_target
+    context = ir.context()
+    ir.load_dialects(context)
+    hashes = []
+    for name, predicate in (("first", "@p"), ("second", "@p"), ("first", "@q")):
+        text = ASSEMBLY.replace("NAME", name).replace("PREDICATE", predicate)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "k.ttir"
+            path.write_text(text)
+            printed = ir.parse_mlir_module(str(path), context).str_nodebug()
+        ours = code_hash(Kernel(name, printed, (("x", "*i32"),), {}))
+        assert exported(SimpleNamespace(asm={"ttir": text}), target) == ours
+        hashes.append(ours)
+    assert hashes[0] == hashes[1]
+    assert hashes[0] != hashes[2]

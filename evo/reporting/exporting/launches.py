@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,6 @@ from evo.records import Configuration, Evaluation, Failure, Stage, content_id
 from evo.tasks.base import Case, Task
 from evo.tracing.plan import Kernel, Launch, LaunchPlan
 from evo.tracing.workbench import Job, Prepared, Workbench
-
-_SYMBOL = re.compile(r"@(\"[^\"]*\"|[\w$.]+)")
 
 
 @dataclass(frozen=True)
@@ -87,9 +84,7 @@ def _judged_configurations(
 
 def code_hash(kernel: Kernel) -> str:
     """Identity of post-pass TTIR without function names, computed alike in the exported test."""
-    names: dict[str, str] = {}
-    text = _SYMBOL.sub(lambda match: names.setdefault(match.group(1), f"@f{len(names)}"), kernel.ttir)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(kernel.anonymous_ttir.encode()).hexdigest()
 
 
 def _launch_json(plan: LaunchPlan, launch: Launch) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from evo.evaluation.oracle import Outputs, flatten_outputs
 from evo.evaluation.tier import Candidate, Checked, Tier, Timing
 from evo.records import Failure, LatencyKind, Stage, Status, TrustLevel
 from evo.tasks.base import Case, Task
+from evo.tasks.draws import Draw
 from evo.tracing.plan import VALUE_DTYPES
 from evo.tracing.sandbox import ForkServer, Limits
 from evo.tracing.targets import target_named
@@ -88,10 +89,19 @@ class InterpretedTier(Tier):
         """The small cases: the interpreter needs about a millisecond per program."""
         return task.small_cases
 
-    def check(self, task: Task, candidate: Candidate, seed: int) -> Checked | Failure:
-        """Interprets the candidate's source on the case's inputs of that seed and judges what it computed."""
-        seed ^= self._secret
-        inputs = make_inputs(task, candidate.case, seed, "cpu")
+    def check(self, task: Task, candidate: Candidate, draws: Sequence[Draw]) -> Checked | Failure:
+        """Interprets the candidate's source on the inputs of each draw and judges what it computed."""
+        worst = Checked(0.0, candidate.plan.scratch_bytes)
+        for draw in draws:
+            checked = self._check(task, candidate, Draw(draw.seed ^ self._secret, draw.variation))
+            if isinstance(checked, Failure):
+                return checked
+            worst = max(worst, checked, key=lambda item: item.error_ratio)
+        return worst
+
+    def _check(self, task: Task, candidate: Candidate, draw: Draw) -> Checked | Failure:
+        seed = draw.seed
+        inputs = make_inputs(task, candidate.case, seed, "cpu", draw.variation)
         with tempfile.TemporaryDirectory(prefix="triton-evolve-interpret-", ignore_cleanup_errors=True) as folder:
             run = _Run(Path(folder), task, inputs, seed)
             try:
@@ -109,7 +119,7 @@ class InterpretedTier(Tier):
         if isinstance(outputs, Failure):
             text = f"case {candidate.case.name}: {outputs.message}"
             return Failure(outputs.status, outputs.stage, text, outputs.signature)
-        verdict = self._judge.judge(task, candidate.case, seed, outputs)
+        verdict = self._judge.judge(task, candidate.case, draw, outputs)
         return verdict if isinstance(verdict, Failure) else Checked(verdict.error_ratio, candidate.plan.scratch_bytes)
 
     def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:

@@ -8,6 +8,7 @@ from evo.evaluation.oracle import DEFAULT_CAPACITY_BYTES, Oracle, Outputs
 from evo.evaluation.tolerance import Verdict, compare
 from evo.records import Failure, Stage
 from evo.tasks.base import Case, Task, TensorSpec
+from evo.tasks.draws import Draw
 
 
 class Judge:
@@ -22,19 +23,15 @@ class Judge:
     def __init__(self, device: torch.device | str = "cpu", capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self._oracle = Oracle(device, capacity_bytes)
 
-    def prepare(self, task: Task, case: Case, seed: int) -> None:
-        """Computes the oracle's answer ahead, while the candidate still runs."""
-        self._oracle.expected(task, case, seed)
-
-    def judge(self, task: Task, case: Case, seed: int, outputs: Outputs, stage: Stage = Stage.GATE) -> Verdict | Failure:
-        """Compares what a candidate made of `make_inputs(task, case, seed, device)` with the oracle's answer.
+    def judge(self, task: Task, case: Case, draw: Draw, outputs: Outputs, stage: Stage = Stage.GATE) -> Verdict | Failure:
+        """Compares what a candidate made of `make_inputs` with the oracle's answer.
 
         Args:
-            task, case, seed: Which inputs.
+            task, case, draw: Which inputs.
             outputs: See `evo.evaluation.oracle.flatten_outputs`; on any device.
             stage: Recorded in a failure.
         """
-        expected = self._oracle.expected(task, case, seed)
+        expected = self._oracle.expected(task, case, draw)
         verdict = compare(outputs, expected, task.tolerance, summed_terms(case, expected.reference), stage)
         if isinstance(verdict, Failure):
             return Failure(verdict.status, verdict.stage, f"case {case.name}: {verdict.message}", verdict.signature)

@@ -12,6 +12,7 @@ from evo.evaluation.oracle import Outputs
 from evo.evaluation.tolerance import Verdict
 from evo.records import Failure, Stage
 from evo.tasks.base import Task
+from evo.tasks.draws import Draw
 from evo.tasks.loading import load_task
 
 ORACLE_BYTES = 24 << 30
@@ -31,11 +32,11 @@ class JudgeProcess:
         except (RuntimeError, OSError, ValueError):
             return False
 
-    def judge(self, task: str, case: str, seed: int, structure: str, data: bytes, stage: str) -> Verdict | Failure:
+    def judge(self, task: str, case: str, draw: Draw, structure: str, data: bytes, stage: str) -> Verdict | Failure:
         """Judges outputs (pickled tensors: CUDA IPC handles or copies)."""
         described = self._task(task)
         tensors = tuple(item.to("cuda") for item in pickle.loads(data))
-        verdict = self._judge.judge(described, described.case(case), seed, Outputs(structure, tensors), Stage(stage))
+        verdict = self._judge.judge(described, described.case(case), draw, Outputs(structure, tensors), Stage(stage))
         del tensors
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
         return verdict

@@ -11,6 +11,7 @@ from threading import RLock
 
 from evo.errors import DeviceError
 from evo.evaluation.base import Baseline, Claim, Effort, Evaluator, WorkItem
+from evo.evaluation.draws import choose_draws
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.statistics import case_interval, geometric_mean_interval
 from evo.evaluation.tier import Candidate, Checked, Tier
@@ -19,6 +20,7 @@ from evo.evaluation.turns import Turns
 from evo.knobs import Knobs, read_knobs
 from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id, geometric_mean
 from evo.tasks.base import Case, Task
+from evo.tasks.draws import Draw
 from evo.tracing.tracer import lint
 from evo.tracing.workbench import Job, Prepared, Workbench
 
@@ -165,10 +167,13 @@ class _Climb:
             self._check(_candidate(job, item))
 
     def _check(self, candidate: Candidate) -> None:
-        checked = self._tier.check(self._task, candidate)
+        checked = self._tier.check(self._task, candidate, self._draws(candidate.case))
         if isinstance(checked, Failure):
             raise Stopped(checked)
         self._remember(candidate.case, checked)
+
+    def _draws(self, case: Case) -> tuple[Draw, ...]:
+        return choose_draws(self._task, case, self._item.effort)
 
     def _remember(self, case: Case, checked: Checked) -> None:
         self._errors[case.name] = checked
@@ -231,14 +236,16 @@ class _Climb:
         if candidate.case not in cases and candidate.configuration in self._gated:
             return None
         if candidate.case in cases:
-            checked = self._tier.check(self._task, candidate)
+            checked = self._tier.check(self._task, candidate, self._draws(candidate.case))
             if isinstance(checked, Checked):
                 self._remember(candidate.case, checked)
             return checked if isinstance(checked, Failure) else None
         jobs = [self._job(case, candidate.configuration, self._tier.gates_on_binaries) for case in cases]
         passed: dict[str, Checked] = {}
         for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
-            outcome = item if isinstance(item, Failure) else self._tier.check(self._task, _candidate(job, item))
+            outcome = (
+                item if isinstance(item, Failure) else self._tier.check(self._task, _candidate(job, item), self._draws(job.case))
+            )
             if isinstance(outcome, Failure):
                 return outcome
             passed[job.case.name] = outcome

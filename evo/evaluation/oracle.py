@@ -12,6 +12,7 @@ import torch
 
 from evo.evaluation.inputs import Inputs, make_grad_outputs, make_inputs, to_float64
 from evo.tasks.base import Case, Task
+from evo.tasks.draws import Draw
 
 DEFAULT_CAPACITY_BYTES = 16 << 30
 
@@ -96,16 +97,16 @@ class Oracle:
     def __init__(self, device: torch.device | str = "cpu", capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
         self.device = torch.device(device)
         self._capacity_bytes = capacity_bytes
-        self._answers: OrderedDict[tuple[str, Case, int], Expected] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, Case, Draw], Expected] = OrderedDict()
 
-    def expected(self, task: Task, case: Case, seed: int) -> Expected:
-        """The answer for the inputs that `make_inputs(task, case, seed, device)` makes."""
-        key = (task.name, case, seed)
+    def expected(self, task: Task, case: Case, draw: Draw) -> Expected:
+        """The answer for the inputs that `make_inputs` makes of the draw on this device."""
+        key = (task.name, case, draw)
         if key in self._answers:
             self._answers.move_to_end(key)
             return self._answers[key]
-        inputs = make_inputs(task, case, seed, self.device)
-        answer = self._compute(task, inputs, seed)
+        inputs = make_inputs(task, case, draw.seed, self.device, draw.variation)
+        answer = self._compute(task, inputs, draw.seed)
         self._answers[key] = answer
         while len(self._answers) > 1 and self.cached_bytes > self._capacity_bytes:
             self._answers.popitem(last=False)

@@ -7,6 +7,7 @@ import math
 import secrets
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from evo.errors import DeviceError, WorkerDied
@@ -17,6 +18,7 @@ from evo.evaluation.tier import Candidate, Checked, Tier, Timing
 from evo.evaluation.worker import Nursery, Worker
 from evo.records import Failure, LatencyKind, Stage, Status, TrustLevel
 from evo.tasks.base import Case, Task
+from evo.tasks.draws import Draw
 
 QUICK_REPLAYS = 7
 REPEATS = 3
@@ -75,11 +77,20 @@ class ReplayTier(Tier):
         """Small cases, then training cases."""
         return task.small_cases + task.training_cases
 
-    def check(self, task: Task, candidate: Candidate, seed: int) -> Checked | Failure:
+    def check(self, task: Task, candidate: Candidate, draws: Sequence[Draw]) -> Checked | Failure:
         """See `Tier`; three runs must agree bit for bit, guard bands and inputs must be untouched."""
-        work, secret = self._work(task, candidate), self._seed(task, candidate.case, seed)
+        worst = Checked(0.0, 0)
+        for draw in draws:
+            checked = self._check(task, candidate, Draw(self._seed(task, candidate.case, draw.seed), draw.variation))
+            if isinstance(checked, Failure):
+                return checked
+            worst = Checked(max(worst.error_ratio, checked.error_ratio), max(worst.peak_bytes, checked.peak_bytes))
+        return worst
+
+    def _check(self, task: Task, candidate: Candidate, draw: Draw) -> Checked | Failure:
+        work = self._work(task, candidate)
         try:
-            ran: Ran = self._timed("check", work, secret, self._ipc, REPEATS)
+            ran: Ran = self._timed("check", work, draw, self._ipc, REPEATS)
         except WorkerDied as error:
             return self._died(candidate.case, error)
         problem = _memory_problem(candidate.case, ran)
@@ -87,7 +98,7 @@ class ReplayTier(Tier):
             return problem
         try:
             verdict = self._judge.call(
-                "judge", work.task, work.case, secret, ran.structure, ran.outputs, Stage.GATE.value, deadline_s=self._deadline_s
+                "judge", work.task, work.case, draw, ran.structure, ran.outputs, Stage.GATE.value, deadline_s=self._deadline_s
             )
             self._timed("release")
         except WorkerDied as error:

@@ -19,6 +19,7 @@ from evo.evaluation.inputs import Inputs, make_grad_outputs, make_inputs
 from evo.evaluation.oracle import flatten_outputs
 from evo.evaluation.runner import Execution, LoadedKernel, PlainMemory, load_plan, set_scratch_allocator
 from evo.tasks.base import Case, Task
+from evo.tasks.draws import Draw
 from evo.tasks.loading import load_task
 from evo.tracing.compiler import Binary
 from evo.tracing.plan import LaunchPlan
@@ -86,12 +87,12 @@ class ReplayProcess:
         a = torch.arange(64 * 64, device=self._device, dtype=torch.float32).reshape(64, 64)
         return bool(torch.equal(a @ torch.eye(64, device=self._device), a))
 
-    def check(self, work: Work, seed: int, by_ipc: bool, repeats: int) -> Ran:
+    def check(self, work: Work, draw: Draw, by_ipc: bool, repeats: int) -> Ran:
         """Runs a plan in guarded, poisoned memory on fresh inputs, `repeats` times, and hands the first outputs on."""
         task, case = self._case(work)
-        inputs = make_inputs(task, case, seed, self._device)
+        inputs = make_inputs(task, case, draw.seed, self._device, draw.variation)
         kernels = self._kernels(work)
-        runs = [self._guarded(work.plan, kernels, task, inputs, seed) for _ in range(max(1, repeats))]
+        runs = [self._guarded(work.plan, kernels, task, inputs, draw.seed) for _ in range(max(1, repeats))]
         torch.cuda.synchronize()
         first = runs[0]
         equal = all(_same_bits(a, b) for run in runs[1:] for a, b in zip(first.outputs, run.outputs, strict=True))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evo.records import Configuration, Failure, LatencyKind, TrustLevel
 from evo.tasks.base import Case, Task
+from evo.tasks.draws import Draw
 from evo.tracing.compiler import Binary
 from evo.tracing.plan import LaunchPlan
 
@@ -74,8 +76,11 @@ class Tier(ABC):
         """Cases every variant is checked on, cheapest first."""
 
     @abstractmethod
-    def check(self, task: Task, candidate: Candidate, seed: int) -> Checked | Failure:
-        """Runs the candidate on fresh inputs of that seed and judges its outputs in another process."""
+    def check(self, task: Task, candidate: Candidate, draws: Sequence[Draw]) -> Checked | Failure:
+        """Runs the candidate on the inputs of each draw and judges its outputs in another process; the first failure ends it.
+
+        Seeds are public: the tier mixes them with a secret of its own.
+        """
 
     @abstractmethod
     def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import RLock
 
 from evo.evaluation.tier import Candidate, Checked, Tier, Timing
 from evo.records import Failure
 from evo.tasks.base import Task
+from evo.tasks.draws import Draw
 
 
 class Turns:
@@ -29,10 +30,10 @@ class Turns:
         self.gates_on_binaries = tier.gates_on_binaries
         self.gate_cases = tier.gate_cases
 
-    def check(self, task: Task, candidate: Candidate) -> Checked | Failure:
+    def check(self, task: Task, candidate: Candidate, draws: Sequence[Draw]) -> Checked | Failure:
         """See `Tier.check`."""
         with self._mine():
-            return self._tier.check(task, candidate, seed=0)
+            return self._tier.check(task, candidate, draws)
 
     def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
         """See `Tier.latency_us`."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from evo.tasks.base import Case, Task, TensorSpec
+from evo.tasks.draws import Variation
 
 _GRADIENT_STREAM = 0x9E3779B97F4A7C15
 """Keeps the gradients of the outputs independent of the inputs that the same seed makes."""
@@ -43,7 +44,7 @@ class Inputs:
         return tuple(tensor for tensor in self.tensors if tensor.requires_grad)
 
 
-def make_inputs(task: Task, case: Case, seed: int, device: torch.device | str) -> Inputs:
+def make_inputs(task: Task, case: Case, seed: int, device: torch.device | str, variation: Variation = Variation.PLAIN) -> Inputs:
     """Draws the parameters and arguments of a case.
 
     Args:
@@ -51,6 +52,7 @@ def make_inputs(task: Task, case: Case, seed: int, device: torch.device | str) -
         case: Whose arguments to draw.
         seed: Any integer; equal seeds give equal bits on the same kind of device, not across kinds.
         device: Where the tensors live.
+        variation: See `Variation`.
     """
     generator = torch.Generator(device=device).manual_seed(seed % (1 << 63))
     parameters = {name: _make(spec, generator, task.backward) for name, spec in task.parameters.items()}

@@ -13,6 +13,7 @@ from evo.evaluation.tier import Candidate, Checked
 from evo.knobs import read_knobs
 from evo.records import Failure, LatencyKind, Status, TrustLevel
 from evo.tasks.base import Case, Task, TensorSpec
+from evo.tasks.draws import Draw
 from evo.tasks.loading import load_task, starting_sources
 from evo.tracing.plan import LaunchPlan
 
@@ -54,7 +55,7 @@ def tier() -> Iterator[InterpretedTier]:
 
 
 def check(tier: InterpretedTier, source: str, task: Task = TASK, seed: int = 11) -> Checked | Failure:
-    return tier.check(task, Candidate(source, task.small_cases[0], read_knobs(source).default, PLAN, ()), seed)
+    return tier.check(task, Candidate(source, task.small_cases[0], read_knobs(source).default, PLAN, ()), [Draw(seed)])
 
 
 def failure(tier: InterpretedTier, old: str, new: str) -> Failure:

@@ -15,6 +15,7 @@ from evo.evaluation.oracle import Oracle, compute_outputs, exact_matrix_products
 from evo.evaluation.tolerance import Verdict
 from evo.records import Failure, Status
 from evo.tasks.base import Case, Task, TensorSpec
+from evo.tasks.draws import Draw
 from evo.tasks.loading import load_task
 
 
@@ -96,21 +97,21 @@ def test_answers_are_cached_and_the_least_recent_ones_dropped() -> None:
     task = make_task(reference, TensorSpec((100,), "float32"))
     case = task.small_cases[0]
     oracle = Oracle("cpu", capacity_bytes=2 * 100 * (8 + 4))
-    answer = oracle.expected(task, case, 0)
+    answer = oracle.expected(task, case, Draw(0))
     assert calls == [torch.float32, torch.float64]
-    oracle.expected(task, case, 1)
-    assert oracle.expected(task, case, 0) is answer
-    oracle.expected(task, case, 2)
+    oracle.expected(task, case, Draw(1))
+    assert oracle.expected(task, case, Draw(0)) is answer
+    oracle.expected(task, case, Draw(2))
     assert oracle.cached_bytes == 2 * 100 * (8 + 4)
-    assert oracle.expected(task, case, 0) is answer
+    assert oracle.expected(task, case, Draw(0)) is answer
     assert len(calls) == 6
-    oracle.expected(task, case, 1)
+    oracle.expected(task, case, Draw(1))
     assert len(calls) == 8, "the least recent answer was kept"
 
 
 def test_a_reference_oracle_is_its_own_answer() -> None:
     task = make_task(torch.exp, TensorSpec((10,), "float16"), oracle="reference")
-    answer = Oracle().expected(task, task.small_cases[0], 0)
+    answer = Oracle().expected(task, task.small_cases[0], Draw(0))
     assert answer.exact.tensors[0].dtype == torch.float16
     assert torch.equal(answer.exact.tensors[0], answer.reference.tensors[0])
 
@@ -122,14 +123,14 @@ def test_mutated_arguments_are_outputs_and_must_be_written() -> None:
     task = make_task(append, TensorSpec((3, 8), "float32"), TensorSpec((8,), "float32"), mutates=(0,))
     case, judge = task.small_cases[0], Judge()
     cache, row = make_inputs(task, case, 5, "cpu").arguments
-    idle = judge.judge(task, case, 5, flatten_outputs(None, mutated=[cache.clone()]))
+    idle = judge.judge(task, case, Draw(5), flatten_outputs(None, mutated=[cache.clone()]))
     assert isinstance(idle, Failure)
     assert idle.status is Status.WRONG_VALUES
     cache[1] = row
-    verdict = judge.judge(task, case, 5, flatten_outputs(None, mutated=[cache]))
+    verdict = judge.judge(task, case, Draw(5), flatten_outputs(None, mutated=[cache]))
     assert isinstance(verdict, Verdict)
     assert verdict.error_ratio == 0
-    missing = judge.judge(task, case, 5, flatten_outputs(None))
+    missing = judge.judge(task, case, Draw(5), flatten_outputs(None))
     assert isinstance(missing, Failure)
     assert missing.status is Status.WRONG_STRUCTURE
 
@@ -145,7 +146,7 @@ def test_gradients_of_a_module_follow_its_outputs() -> None:
         parameters={"weight": TensorSpec((6, 3), "float32", requires_grad=True), "unused": TensorSpec((2,), "float32")},
         backward=True,
     )
-    answer = Oracle().expected(task, task.small_cases[0], 0)
+    answer = Oracle().expected(task, task.small_cases[0], Draw(0))
     y, weight_gradient, x_gradient = answer.exact.tensors
     assert answer.exact.structure == "* gradients[2]"
     assert (y.shape, weight_gradient.shape, x_gradient.shape) == ((4, 3), (6, 3), (4, 6))
@@ -175,14 +176,13 @@ def test_a_failure_names_the_case_and_an_honest_result_passes() -> None:
     task, judge = load_task("rms_norm"), Judge()
     case = task.small_cases[0]
     inputs = make_inputs(task, case, 3, "cpu")
-    judge.prepare(task, case, 3)
     good = compute_outputs(task, inputs.clone())
-    assert isinstance(judge.judge(task, case, 3, good), Verdict)
-    swapped = judge.judge(task, case, 3, flatten_outputs((good.tensors[1], good.tensors[0])))
+    assert isinstance(judge.judge(task, case, Draw(3), good), Verdict)
+    swapped = judge.judge(task, case, Draw(3), flatten_outputs((good.tensors[1], good.tensors[0])))
     assert isinstance(swapped, Failure)
     assert swapped.message.startswith(f"case {case.name}: output 0")
     assert case.name not in swapped.signature, "equal failures on different cases share a signature"
-    stale = judge.judge(task, case, 4, good)
+    stale = judge.judge(task, case, Draw(4), good)
     assert isinstance(stale, Failure), "outputs of other inputs passed"
 
 

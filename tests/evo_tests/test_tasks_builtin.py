@@ -15,6 +15,7 @@ from evo.evaluation.judge import Judge
 from evo.evaluation.oracle import compute_outputs, flatten_outputs
 from evo.evaluation.tolerance import Verdict
 from evo.knobs import read_knobs
+from evo.tasks.draws import Draw
 from evo.tasks.loading import builtin_tasks, load_task, reference_source, starting_sources, task_text
 
 SEED = 20_240_607
@@ -71,7 +72,7 @@ def test_starting_kernels_are_correct_and_quick_when_interpreted(
     for number in range(len(task.starting_kernels)):
         for case in task.small_cases:
             returned, seconds = interpreted[name, number, case.name]
-            verdict = judge.judge(task, case, SEED, flatten_outputs(returned))
+            verdict = judge.judge(task, case, Draw(SEED), flatten_outputs(returned))
             assert isinstance(verdict, Verdict), verdict.message
             assert seconds < 1.0, f"{case.name} takes {seconds:.1f} s of processor time"
 

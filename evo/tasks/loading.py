@@ -25,7 +25,7 @@ from evo.tasks.text import reference_source, task_text
 
 __all__ = ["builtin_tasks", "check_task", "load_task", "reference_source", "starting_sources", "task_text"]
 
-_NOT_TASKS = frozenset({"base", "inputs", "loading", "text", "starts"})
+_NOT_TASKS = frozenset({"base", "draws", "inputs", "loading", "text", "starts"})
 
 
 def builtin_tasks() -> tuple[str, ...]:

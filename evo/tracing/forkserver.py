@@ -55,15 +55,15 @@ def _serve(connection: socket.socket, settings: dict[str, Any]) -> None:
             message = receive_message(connection)
         except EOFError:
             return
-        reply = _call(message, limits, Path(settings["home"]), connection)
+        reply = _call(message, limits, settings, connection)
         try:
             send_message(connection, reply)
         except RecursionError:  # before anything is sent; nested just deep enough to be read but not written
             send_message(connection, {"died": "malformed answer"})
 
 
-def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socket.socket) -> dict[str, Any]:
-    scratch = Path(message["scratch"] or tempfile.mkdtemp(prefix="call-", dir=home))
+def _call(message: dict[str, Any], limits: Limits, settings: dict[str, Any], connection: socket.socket) -> dict[str, Any]:
+    scratch = Path(message["scratch"] or tempfile.mkdtemp(prefix="call-", dir=settings["home"]))
     if os.geteuid() == 0:
         os.chown(scratch, NOBODY, NOBODY)
     reader, writer = os.pipe()
@@ -74,7 +74,7 @@ def _call(message: dict[str, Any], limits: Limits, home: Path, connection: socke
         os.setpgid(0, 0)
         os.close(reader)
         connection.close()
-        _child(message, limits, scratch, writer)
+        _child(message, limits, scratch, writer, gpu=settings["gpu"])
     with contextlib.suppress(OSError):  # both sides set the group, so that neither is early; what the child starts dies with it
         os.setpgid(pid, pid)
     os.close(writer)
@@ -134,13 +134,13 @@ def _collect(pid: int, reader: int, deadline: float, limit: int) -> tuple[bytes,
         os.close(ended)
 
 
-def _child(message: dict[str, Any], limits: Limits, scratch: Path, writer: int) -> None:
+def _child(message: dict[str, Any], limits: Limits, scratch: Path, writer: int, *, gpu: bool) -> None:
     code = 1
     try:
         os.chdir(scratch)
         os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
         tempfile.tempdir = None
-        apply_limits(limits)
+        apply_limits(limits, gpu=gpu, writable=(str(scratch),))
         module, _, name = message["function"].partition(":")
         answer = getattr(importlib.import_module(module), name)(message["request"])
         data = json.dumps(answer).encode()

@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,20 @@ class Limits:
     max_reply_bytes: int = 64 << 20
 
 
-def apply_limits(limits: Limits) -> None:
-    """Called in a fresh child before it runs anything; irreversible. What the kernel refuses is left out (see `abilities`)."""
+def apply_limits(limits: Limits, *, gpu: bool = False, readable: Sequence[str] = (), writable: Sequence[str] = ()) -> None:
+    """Called in a fresh forked process before anything untrusted runs; irreversible. What the kernel refuses is left out.
+
+    Args:
+        limits: What the process may use. A process with a GPU gets no limit of address space, since CUDA reserves far more than it uses.
+        gpu: Whether it may use the devices of NVIDIA's driver.
+        readable, writable: Files and folders besides the interpreter, its packages and the system's libraries.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.unshare(CLONE_NEWNET | (0 if os.geteuid() == 0 else CLONE_NEWUSER))
-    _limit(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
+    if not gpu:
+        _limit(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
     _limit(resource.RLIMIT_CPU, limits.cpu_s)
     _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
     _limit(resource.RLIMIT_NOFILE, limits.open_files)
@@ -115,6 +122,7 @@ class ForkServer:
         limits: For every child.
         preload: Modules the server imports before the first call.
         environment: Set in the server besides a few harmless variables of ours (see `KEPT_ENVIRONMENT`).
+        gpu: Whether children may use the devices that CUDA_VISIBLE_DEVICES of the caller names. The server itself never touches one.
     """
 
     def __init__(
@@ -124,11 +132,13 @@ class ForkServer:
         *,
         preload: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
+        gpu: bool = False,
     ) -> None:
         self.role = role
         self._limits = limits
         self._preload = preload
         self._environment = dict(environment or {})
+        self._gpu = gpu
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._home: Path | None = None
@@ -204,13 +214,16 @@ class ForkServer:
         environment |= {"HOME": str(self._home), "TMPDIR": str(self._home), "TRITON_CACHE_DIR": str(self._home / "triton")}
         environment |= {
             "TRITON_EVOLVE_ROLE": self.role,
-            "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+        if not self._gpu:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        elif "CUDA_VISIBLE_DEVICES" in os.environ:
+            environment["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
         environment |= {"TRITON_DEFAULT_FP_FUSION": os.environ.get("TRITON_DEFAULT_FP_FUSION", "1")} | self._environment
         environment["PYTHONPATH"] = search_path()
-        settings = {"limits": vars(self._limits), "preload": self._preload, "home": str(self._home)}
+        settings = {"limits": vars(self._limits), "preload": self._preload, "home": str(self._home), "gpu": self._gpu}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "evo.tracing.forkserver", str(theirs.fileno()), json.dumps(settings)],
             pass_fds=(theirs.fileno(),),

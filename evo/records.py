@@ -373,6 +373,7 @@ class Evaluation(Record):
         duplicate_of: Variant id that launched the same plans; set if and only if DUPLICATE.
         wall_s, gpu_s: Seconds spent.
         noise_floor: Relative half-width of the session's A/A interval; 0 where nothing was timed.
+        checks: What a verification checked besides values and time, e.g. ``memcheck``, or ``memcheck not applied: REASON``.
     """
 
     variant_id: str
@@ -391,8 +392,10 @@ class Evaluation(Record):
     wall_s: float = 0.0
     gpu_s: float = 0.0
     noise_floor: float = 0.0
+    checks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "checks", tuple(self.checks))
         passed = self.status is Status.PASSED
         if passed != (self.trust is not None and self.latency_kind is not None and bool(self.cases)):
             raise ValueError(f"{self.status}: trust level, latency kind and cases belong to PASSED and to nothing else")

@@ -12,6 +12,7 @@ from threading import RLock
 from evo.errors import DeviceError
 from evo.evaluation.base import Baseline, Claim, Effort, Evaluator, WorkItem
 from evo.evaluation.draws import choose_draws
+from evo.evaluation.examination import Examination
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.statistics import case_interval, geometric_mean_interval
 from evo.evaluation.tier import Candidate, Checked, Tier
@@ -48,9 +49,22 @@ class LadderEvaluator(Evaluator):
         settings: Effort and deadlines.
         tier: Runs candidates; closed with the evaluator.
         workbench: Traces and compiles; closed with the evaluator.
+        hosted: Takes what cannot be traced, with the device to itself; closed with the evaluator. Without one, that is a verdict.
+        examinations: What a variant passes besides the rungs when it is verified; closed with the evaluator.
     """
 
-    def __init__(self, tasks: Mapping[str, Task], settings: EvaluationSettings, tier: Tier, workbench: Workbench) -> None:
+    def __init__(
+        self,
+        tasks: Mapping[str, Task],
+        settings: EvaluationSettings,
+        tier: Tier,
+        workbench: Workbench,
+        *,
+        hosted: Evaluator | None = None,
+        examinations: Sequence[Examination] = (),
+    ) -> None:
+        self._hosted = hosted
+        self._examinations = tuple(examinations)
         self._tasks = tasks
         self._settings = settings
         self._tier = tier
@@ -73,16 +87,24 @@ class LadderEvaluator(Evaluator):
         tier = Turns(self._tier, self._turn)
         climb = _Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench)
         try:
-            evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify()
+            evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify(self._examinations)
         except Stopped as stop:
+            if stop.failure.status is Status.UNTRACEABLE and self._hosted is not None:
+                with tier.alone():
+                    hosted = self._hosted.evaluate(item, claim)
+                return dataclasses.replace(hosted, wall_s=time.monotonic() - started, gpu_s=hosted.gpu_s + tier.gpu_s)
             evaluation = climb.failed(stop.failure)
         wall = time.monotonic() - started
         return dataclasses.replace(evaluation, wall_s=wall, gpu_s=tier.gpu_s, noise_floor=self._tier.noise_floor())
 
     def close(self) -> None:
-        """Ends the tier's and the workbench's processes."""
+        """Ends the processes of the tier, the workbench and all that was given."""
         self._tier.close()
         self._bench.close()
+        for examination in self._examinations:
+            examination.close()
+        if self._hosted is not None:
+            self._hosted.close()
 
 
 class _Climb:
@@ -114,8 +136,8 @@ class _Climb:
             {case: chosen[case.name] for case in self._task.training_cases}, self._settings.pairs, self._item.incumbent
         )
 
-    def verify(self) -> Evaluation:
-        """Fresh workers that no other climb uses, held-out cases, given configurations, the full number of pairs."""
+    def verify(self, examinations: Sequence[Examination]) -> Evaluation:
+        """Fresh workers that no other climb uses, held-out cases, given configurations, the full number of pairs, examinations."""
         knobs = self._lint()
         cases = (*self._tier.gate_cases(self._task), *self._held_out())
         chosen = {case: self._candidate(case, self._chosen(case, knobs)) for case in self._task.training_cases}
@@ -125,7 +147,14 @@ class _Climb:
         with self._tier.alone():
             self._tier.fresh()
             self._gate(cases, self._item.chosen, knobs)
-            return self._time(chosen, self._settings.verify_pairs, 0.0)
+            evaluation = self._time(chosen, self._settings.verify_pairs, 0.0)
+            checks: list[str] = []
+            for examination in examinations:
+                found = examination.examine(self._task, [self._candidate(case, self._chosen(case, knobs)) for case in cases])
+                if isinstance(found, Failure):
+                    raise Stopped(found)
+                checks += found
+        return dataclasses.replace(evaluation, checks=tuple(checks))
 
     def failed(self, failure: Failure) -> Evaluation:
         """The verdict for a failing rung."""
@@ -302,6 +331,8 @@ class _Climb:
     def _reference(self, case: Case, baseline: Baseline) -> Candidate:
         job = Job(baseline.variant.source, self._task, case, baseline.configurations[case.name])
         prepared = self._bench.prepare([job])[0]
+        if isinstance(prepared, Failure) and prepared.status is Status.UNTRACEABLE:
+            raise Stopped(prepared)  # a hosted baseline: its children are hosted too, so that both sides are timed alike
         if isinstance(prepared, Failure):  # it was once: this says something of the machine, and nothing of the variant at hand
             raise DeviceError(f"the baseline of task {self._task.name} cannot be prepared any more: {prepared.message}")
         return _candidate(job, prepared)

@@ -53,6 +53,20 @@ def trace(request: dict[str, Any]) -> dict[str, Any]:
         return {"failure": describe(error)}
 
 
+def trace_each(request: dict[str, Any]) -> dict[str, Any]:
+    """Traces one variant several times in this process. Each time imports the module anew, so that what it honestly keeps from one call
+    to the next belongs to one case; only state outside of the module can pass from one to another.
+
+    Args:
+        request: As for `trace`, with a list ``cases`` of ``arguments`` and ``configuration`` in place of these two.
+
+    Returns:
+        ``{"answers": […]}``, one of `trace` per case, in order.
+    """
+    common = {key: value for key, value in request.items() if key != "cases"}
+    return {"answers": [trace({**common, **case}) for case in request["cases"]]}
+
+
 def load_module(source: str, configuration: Mapping[str, Any]) -> ModuleType:
     """Imports candidate source from a file in the working folder (Triton reads sources back) and sets its `CONFIG`.
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from evo.errors import PlanError, WorkerDied
@@ -16,7 +18,12 @@ from evo.tracing.sandbox import ForkServer, Limits
 from evo.tracing.targets import target_named
 
 MAX_SOURCE_BYTES = 400_000
+BATCH_SHARE = 0.25
+"""Part of the deadline after which a child that traces several cases is given up; then each case has the whole deadline for itself."""
 _SEEDS = (1, 77)
+
+Run = tuple[Case, Configuration]
+"""What a variant is traced on."""
 
 
 def lint(source: str, entry: str) -> Failure | None:
@@ -67,48 +74,89 @@ class Tracer:
 
         Traces twice, with other addresses and random states; plans that differ are NONDETERMINISTIC. Never raises for a bad module.
         """
+        verdict = self.trace_each(source, task, [(case, configuration)])[0]
+        assert verdict is not None
+        return verdict
+
+    def trace_each(self, source: str, task: Task, runs: Sequence[Run]) -> list[LaunchPlan | Failure | None]:
+        """The plans of one variant on several cases or in several configurations, for the price of two processes.
+
+        As `trace`, and each of the two processes takes the runs in the opposite order of the other, so that what one run leaves for
+        the next makes the plans differ too.
+
+        Returns:
+            A verdict per run; None where only a process of its own can tell (`trace`), since a process of several runs ended or hung,
+            or a run failed in it that was not the first.
+        """
         if (problem := lint(source, task.entry)) is not None:
-            return problem
-        plans: list[LaunchPlan] = []
-        for seed in _SEEDS:
-            answer = self._once(source, task, case, configuration, seed)
-            if isinstance(answer, Failure):
-                return answer
-            plans.append(answer)
-        if plans[0] != plans[1]:
-            text = "two calls on equal shapes launch different things: a result must depend on the arguments alone"
-            return _failure(Status.NONDETERMINISTIC, Stage.TRACE, text, "plans differ")
-        return refused_operators(plans[0], task) or plans[0]
+            return [problem] * len(runs)
+        firsts = self._answers(source, task, runs, _SEEDS[0])
+        verdicts = [
+            first if first is None or isinstance(first, Failure) else self._validated(first, task, case)
+            for first, (case, _) in zip(firsts, runs, strict=True)
+        ]
+        again = [index for index in reversed(range(len(runs))) if isinstance(verdicts[index], LaunchPlan)]
+        seconds = self._answers(source, task, [runs[index] for index in again], _SEEDS[1])
+        for index, second in zip(again, seconds, strict=True):
+            if second is None or isinstance(second, Failure):
+                verdicts[index] = second
+            elif not _same(firsts[index], second):  # an equal plan need not be validated twice
+                text = "two calls on equal shapes launch different things: a result must depend on the arguments alone"
+                differ = _failure(Status.NONDETERMINISTIC, Stage.TRACE, text, "plans differ")
+                other = self._validated(second, task, runs[index][0])
+                verdicts[index] = other if isinstance(other, Failure) else differ
+        return [
+            (refused_operators(verdict, task) or verdict) if isinstance(verdict, LaunchPlan) else verdict for verdict in verdicts
+        ]
 
     def close(self) -> None:
         """Ends the fork server."""
         self._server.close()
 
-    def _once(self, source: str, task: Task, case: Case, configuration: Configuration, seed: int) -> LaunchPlan | Failure:
+    def _answers(self, source: str, task: Task, runs: Sequence[Run], seed: int) -> list[Any]:
+        """Per run a plan in JSON form, a Failure, or None as `trace_each` says."""
+        if not runs:
+            return []
         request = {
             "source": source,
             "entry": task.entry,
             "form": task.form,
-            "configuration": dict(configuration),
-            "arguments": [spec_json(item) if isinstance(item, TensorSpec) else item for item in case.arguments],
+            "cases": [
+                {
+                    "arguments": [spec_json(item) if isinstance(item, TensorSpec) else item for item in case.arguments],
+                    "configuration": dict(configuration),
+                }
+                for case, configuration in runs
+            ],
             "parameters": {name: spec_json(spec) for name, spec in task.parameters.items()},
             "init_arguments": list(task.init_arguments),
             "backward": task.backward,
             "target": self.target.key,
             "seed": seed,
         }
+        deadline_s = self._deadline_s if len(runs) == 1 else BATCH_SHARE * self._deadline_s
         try:
-            answer = self._server.call("evo.tracing.trace_child:trace", request, deadline_s=self._deadline_s)
+            answer = self._server.call("evo.tracing.trace_child:trace_each", request, deadline_s=deadline_s)
         except WorkerDied as error:
             status = Status.TIMEOUT if error.reason == "deadline" else Status.TRACE_ERROR
-            return _failure(
-                status,
-                Stage.TRACE,
-                f"importing the module and calling {task.entry} ended the tracer: {error.reason}",
-                error.reason,
-            )
-        plan = _read_answer(answer)
-        return plan if isinstance(plan, Failure) else self._unfit(plan, task, case) or plan
+            text = f"importing the module and calling {task.entry} ended the tracer: {error.reason}"
+            return [_failure(status, Stage.TRACE, text, error.reason)] if len(runs) == 1 else [None] * len(runs)
+        items = answer.get("answers")
+        if not isinstance(items, list) or len(items) != len(runs):
+            items = [None] * len(runs)
+        answers = [_read_item(item) for item in items]
+        first = answers[0].signature if isinstance(answers[0], Failure) else None
+        return [
+            None if isinstance(item, Failure) and place and item.signature != first else item
+            for place, item in enumerate(answers)
+        ]
+
+    def _validated(self, data: Any, task: Task, case: Case) -> LaunchPlan | Failure:
+        try:
+            plan = LaunchPlan.from_json(data)
+        except PlanError as error:
+            return _failure(Status.REJECTED, Stage.TRACE, str(error), "invalid plan")
+        return self._unfit(plan, task, case) or plan
 
     def _unfit(self, plan: LaunchPlan, task: Task, case: Case) -> Failure | None:
         """REJECTED where a plan, valid in itself, is not one for this target and these inputs, as a forged one may be."""
@@ -151,16 +199,19 @@ def refused_operators(plan: LaunchPlan, task: Task) -> Failure | None:
     return None
 
 
-def _read_answer(answer: dict[str, Any]) -> LaunchPlan | Failure:
-    if "failure" in answer:
-        try:
-            return Failure.from_json(answer["failure"])
-        except (TypeError, ValueError, KeyError) as error:
-            return _failure(Status.REJECTED, Stage.TRACE, f"the tracer's answer is not valid: {error}", "answer")
+def _read_item(item: Any) -> Any:
+    """The plan of one answer, still to be validated, or its failure."""
     try:
-        return LaunchPlan.from_json(answer.get("plan"))
-    except PlanError as error:
-        return _failure(Status.REJECTED, Stage.TRACE, str(error), "invalid plan")
+        return Failure.from_json(item["failure"]) if "failure" in item else item["plan"]
+    except (TypeError, ValueError, KeyError) as error:
+        return _failure(Status.REJECTED, Stage.TRACE, f"the tracer's answer is not valid: {error}", "answer")
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    except RecursionError:  # nested just deep enough to be read but not written
+        return False
 
 
 def _failure(status: Status, stage: Stage, message: str, signature: str) -> Failure:

@@ -131,17 +131,18 @@ def _run(module: ModuleType, request: dict[str, Any], recording: Recording) -> L
         recording.supply("parameter", name, parameter)
     facade = CudaFacade(host_allowed=True)
     with mode, RecordingMode(recording), facade:
-        call = _callable(entry, request, parameters)
+        call = entry_of(entry, request, parameters)
         facade.host_allowed = False
         gradients_of = [item for item in arguments if isinstance(item, torch.Tensor) and item.requires_grad]
-        _call(call, arguments, gradients_of if request["backward"] else [], recording, ("prepare", "prepare"))
-        outputs, gradients = _call(
+        recorded_call(call, arguments, gradients_of if request["backward"] else [], recording, ("prepare", "prepare"))
+        outputs, gradients = recorded_call(
             call, arguments, gradients_of if request["backward"] else [], recording, ("forward", "backward")
         )
     return keep_needed(recording.plan(outputs, gradients))
 
 
-def _callable(entry: Any, request: dict[str, Any], parameters: dict[str, torch.Tensor]) -> Callable[..., Any]:
+def entry_of(entry: Any, request: Mapping[str, Any], parameters: dict[str, torch.Tensor]) -> Callable[..., Any]:
+    """What is called: the function, or the module made from its class, with its parameters loaded and its weights prepared."""
     if request["form"] == "function":
         return entry  # type: ignore[no-any-return]
     module = entry(*request["init_arguments"])
@@ -152,13 +153,14 @@ def _callable(entry: Any, request: dict[str, Any], parameters: dict[str, torch.T
     return module  # type: ignore[no-any-return]
 
 
-def _call(
+def recorded_call(
     call: Callable[..., Any],
     arguments: list[Any],
     wanted: list[torch.Tensor],
     recording: Recording,
     phases: tuple[str, str],
 ) -> tuple[Any, tuple[int | None, ...]]:
+    """One call, forward and (where gradients are wanted) backward, recorded in two phases: encoded outputs and gradients."""
     recording.phase = phases[0]
     with torch.set_grad_enabled(bool(wanted)):
         result = call(*arguments)

@@ -24,6 +24,9 @@ app = typer.Typer(
     help="Search-based evolutionary optimizer of Triton kernels.",
 )
 
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measures parts of this program on this machine.")
+app.add_typer(bench, name="bench")
+
 StoreArgument = Annotated[str, typer.Argument(help="Path or URL of a population store.")]
 AddressOption = Annotated[
     str | None, typer.Option(help="Ray cluster to join: auto or host:port; without, a local one is started.")
@@ -117,6 +120,23 @@ def doctor() -> None:
     from evo.commands.doctor import doctor_command
 
     raise typer.Exit(doctor_command())
+
+
+@bench.command(name="evaluator")
+def bench_evaluator(
+    task: Annotated[str, typer.Option(help="Task name or path of a task file.")] = "softmax",
+    seconds: Annotated[float, typer.Option(min=1.0, help="Length of the measured window, after warm-up.")] = 120.0,
+    device: Annotated[
+        str, typer.Option(help="gpu; cpu (interpreted, modelled latencies); auto: a GPU if there is one.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Of the candidates.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for bench_evaluator.json and .md.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Named in the results, for copies without git history.")] = None,
+) -> None:
+    """Feeds the evaluator untuned candidates, all different, and shows how many an hour it judges and where its time goes."""
+    from evo.commands.bench import bench_evaluator_command
+
+    raise typer.Exit(bench_evaluator_command(task, seconds, device, seed, out, commit))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,77 @@
+"""What figures were measured with: the GPU, its driver, versions, the commit and the command, as every results file states them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def measured_with(commit: str | None, command: Sequence[str]) -> dict[str, Any]:
+    """The facts that a results file names.
+
+    Args:
+        commit: Of this project, for copies without their git history; None asks git.
+        command: What the user typed, program first.
+    """
+    return {
+        "command": " ".join(command),
+        "gpu": queried("name") or "none",
+        "driver": queried("driver_version") or "none",
+        "torch": importlib.metadata.version("torch"),
+        "triton": importlib.metadata.version("triton"),
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "commit": commit or _commit(),
+    }
+
+
+def queried(field: str) -> str:
+    """One field of the first visible GPU from the driver's own tool (no CUDA context is made for it); empty without a GPU."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ""
+    query = [tool, f"--query-gpu={field}", "--format=csv,noheader,nounits", "-i", first_gpu()]
+    answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+def first_gpu() -> str:
+    """Index or id of the GPU that CUDA calls 0, as `nvidia-smi -i` takes it."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0] or "0"
+
+
+def described(session: Mapping[str, Any]) -> str:
+    """The same in one paragraph of Markdown."""
+    return (
+        f"{session['gpu']}, driver {session['driver']}, torch {session['torch']}, triton {session['triton']}, "
+        f"Python {session['python']}, {session['cores']} cores, commit {session['commit']}. `{session['command']}`"
+    )
+
+
+def write_results(folder: Path, name: str, results: Mapping[str, Any], page: str) -> None:
+    """Writes NAME.json and NAME.md into a folder, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    (folder / f"{name}.md").write_text(page, encoding="utf-8")
+
+
+def typed(program: str) -> list[str]:
+    """The command line of this process as its user would type it again."""
+    return [*program.split(), *sys.argv[1:]]
+
+
+def _commit() -> str:
+    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        answer = subprocess.run(git, capture_output=True, text=True, timeout=30, check=False)
+    except OSError:
+        return "unknown"
+    return answer.stdout.strip() or "unknown"

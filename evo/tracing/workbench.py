@@ -1,25 +1,31 @@
-"""A pool of tracers and compilers that prepares many candidates side by side; a thread of the caller waits on each process pair."""
+"""Prepares many candidates side by side: traces and compiles each thing once, the most urgent first, on a bounded number of cores."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import dataclasses
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, as_completed
 from dataclasses import dataclass
-from queue import SimpleQueue
-from threading import Lock
+from functools import partial
 from typing import TypeVar
 
-from evo.records import Configuration, Failure, content_id
+from evo.records import Configuration, Failure, Stage, Status, content_id
 from evo.tasks.base import Case, Task
 from evo.tracing.compiler import Binary, Compiler
-from evo.tracing.plan import LaunchPlan
+from evo.tracing.plan import Kernel, LaunchPlan
+from evo.tracing.pool import Pool
+from evo.tracing.shelf import Shelf
 from evo.tracing.tracer import Tracer
 
 T = TypeVar("T")
 
-REMEMBERED = 1024
-"""Plans, and binaries, that a workbench keeps."""
+REMEMBERED_BYTES = 128 << 20
+"""Of plans that a workbench keeps, and again of binaries."""
+MAX_BATCH = 8
+"""Cases that one process traces: starting the process costs as much as tracing one."""
+_TRACING, _COMPILING = 1, 0
+"""Among equally urgent work, what is nearer to its end goes first."""
 
 
 @dataclass(frozen=True)
@@ -41,80 +47,233 @@ class Prepared:
     binaries: tuple[Binary, ...]
 
 
+Outer = Future[Prepared | Failure]
+"""What an asker waits for; the futures of plans and binaries, which askers share, stay inside."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The processes of one thread: it traces or compiles, one thing at a time."""
+
+    tracer: Tracer
+    compiler: Compiler
+
+    def start(self) -> None:
+        """Starts both servers ahead of need."""
+        self.tracer.start()
+        self.compiler.start()
+
+    def close(self) -> None:
+        """Ends both."""
+        self.tracer.close()
+        self.compiler.close()
+
+
 class Workbench:
-    """Owns `workers` pairs of a tracer and a compiler for one target.
+    """Owns `workers` threads, each with a tracer and a compiler for one target. Thread-safe.
+
+    Jobs of one variant are traced together; kernels are compiled one by one, wherever a core is free. Equal plans and kernels are made
+    once, whoever asks.
 
     Args:
         target: Key of `evo.tracing.targets.TARGETS`.
-        workers: Pairs, and so jobs at a time.
+        workers: Cores to use.
         trace_deadline_s, compile_deadline_s: Per trace and per kernel.
         sass: Whether instructions are counted.
+        remembered_bytes: Of plans to keep, and again of binaries.
     """
 
     def __init__(
-        self, target: str, *, workers: int, trace_deadline_s: float = 60.0, compile_deadline_s: float = 120.0, sass: bool = False
+        self,
+        target: str,
+        *,
+        workers: int,
+        trace_deadline_s: float = 60.0,
+        compile_deadline_s: float = 120.0,
+        sass: bool = False,
+        remembered_bytes: int = REMEMBERED_BYTES,
     ) -> None:
         self.workers = workers
-        self._pairs = [
-            (Tracer(target, deadline_s=trace_deadline_s), Compiler(target, deadline_s=compile_deadline_s, sass=sass))
-            for _ in range(workers)
-        ]
-        self._free: SimpleQueue[tuple[Tracer, Compiler]] = SimpleQueue()
-        for pair in self._pairs:
-            self._free.put(pair)
-        self._threads = ThreadPoolExecutor(2 * workers, thread_name_prefix="workbench")
-        self._plans: OrderedDict[Hashable, LaunchPlan] = OrderedDict()
-        self._binaries: OrderedDict[Hashable, Binary] = OrderedDict()
-        self._lock = Lock()
+        self._pool = Pool(
+            "workbench",
+            [
+                Bench(Tracer(target, deadline_s=trace_deadline_s), Compiler(target, deadline_s=compile_deadline_s, sass=sass))
+                for _ in range(workers)
+            ],
+        )
+        self._plans: Shelf[LaunchPlan | Failure] = Shelf(remembered_bytes, _weight, _lasting)
+        self._binaries: Shelf[Binary | Failure] = Shelf(remembered_bytes, _weight, _lasting)
 
     def start(self) -> None:
         """Starts all processes ahead of need, side by side, and returns at once."""
-        for tracer, compiler in self._pairs:
-            self._threads.submit(tracer.start)
-            self._threads.submit(compiler.start)
+        self._pool.start()
 
-    def prepare(self, jobs: Sequence[Job]) -> list[Prepared | Failure]:
-        """Traces and compiles jobs, in order of completion inside, in order of `jobs` outside."""
-        return list(self._threads.map(self._prepare, jobs))
+    def submit(self, jobs: Sequence[Job], *, priority: int = 0) -> list[Outer]:
+        """Queues jobs and returns at once.
+
+        Args:
+            jobs: In any number; those of one source are traced together, so ask for them together.
+            priority: Smaller goes first, whoever asks and whatever was asked before; among equals, what was asked first. Give work that
+                the device waits for a smaller number than work for later.
+
+        Returns:
+            A future per job. Its result never says more than the job asked: a Failure names the case. To cancel it drops the work
+            unless it was begun or others want it. It raises SandboxError where processes cannot be started, CancelledError after `close`.
+        """
+        outers: list[Outer] = [Future() for _ in jobs]
+        named = {source: content_id(source) for source in {job.source for job in jobs}}
+        batches: dict[Hashable, list[tuple[Hashable, Job]]] = {}
+        inners: list[Future[LaunchPlan | Failure]] = []
+        for job, outer in zip(jobs, outers, strict=True):
+            key = (named[job.source], job.task.name, job.case.name, job.configuration)
+            inner, new = self._plans.ask(key, priority)
+            inners.append(inner)
+            outer.add_done_callback(partial(_give_up, self._plans, key, inner))
+            if new:
+                batches.setdefault((named[job.source], job.task.name), []).append((key, job))
+        for batch in batches.values():
+            for part in _parts(batch):
+                self._pool.submit(partial(self._trace, part, priority), (priority, _TRACING))
+        for job, outer, inner in zip(jobs, outers, inners, strict=True):
+            inner.add_done_callback(partial(_guarded, outer, partial(self._traced, job, priority, outer)))
+        return outers
+
+    def prepare(self, jobs: Sequence[Job], *, priority: int = 0) -> list[Prepared | Failure]:
+        """As `submit`, and waits: results in order of `jobs`."""
+        futures = self.submit(jobs, priority=priority)
+        try:
+            return [future.result() for future in futures]
+        finally:
+            _cancel(futures)
+
+    def prepare_each(self, jobs: Sequence[Job], *, priority: int = 0) -> Iterator[tuple[Job, Prepared | Failure]]:
+        """As `submit`, and gives each job with its result as soon as it is there. To close the iterator cancels the rest."""
+        futures = self.submit(jobs, priority=priority)
+        places = {id(future): job for future, job in zip(futures, jobs, strict=True)}
+        try:
+            for future in as_completed(futures):
+                yield places[id(future)], future.result()
+        finally:
+            _cancel(futures)
 
     def close(self) -> None:
-        """Ends all processes. Idempotent."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for tracer, compiler in self._pairs:
-            tracer.close()
-            compiler.close()
+        """Ends all processes and cancels what is not done. Idempotent."""
+        self._pool.close()
+        self._plans.close()
+        self._binaries.close()
 
-    def _prepare(self, job: Job) -> Prepared | Failure:
-        tracer, compiler = pair = self._free.get()
+    def _trace(self, batch: Sequence[tuple[Hashable, Job]], priority: int, bench: Bench) -> None:
+        wanted = [(key, job) for key, job in batch if self._plans.begin(key)]
+        if not wanted:
+            return
         try:
-            key = (content_id(job.source), job.task.name, job.case.name, job.configuration)
-            plan = self._remembered(self._plans, key, lambda: tracer.trace(job.source, job.task, job.case, job.configuration))
-            if isinstance(plan, Failure) or not job.binaries:
-                return plan if isinstance(plan, Failure) else Prepared(plan, ())
-            binaries = []
-            for kernel in plan.kernels:
-                binary = self._remembered(self._binaries, kernel.kernel_hash, lambda kernel=kernel: compiler.compile(kernel))  # type: ignore[misc]
-                if isinstance(binary, Failure):
-                    return binary
-                binaries.append(binary)
-            return Prepared(plan, tuple(binaries))
-        finally:
-            self._free.put(pair)
+            source, task = wanted[0][1].source, wanted[0][1].task
+            verdicts = bench.tracer.trace_each(source, task, [(job.case, job.configuration) for _, job in wanted])
+            for (key, job), verdict in zip(wanted, verdicts, strict=True):
+                if verdict is None:  # a process of its own must tell, and they go side by side
+                    self._plans.reopen(key)
+                    self._pool.submit(partial(self._trace, [(key, job)], priority), (priority, _TRACING))
+                else:
+                    self._plans.settle(key, verdict)
+        except Exception as error:  # noqa: BLE001  whoever waits must hear of it, whatever it is
+            for key, _ in wanted:
+                self._plans.fail(key, error)
 
-    def _remembered(self, cache: OrderedDict[Hashable, T], key: Hashable, make: Callable[[], T | Failure]) -> T | Failure:
-        """Equal work is done once (twice if it is asked for at the same moment), the least recently used results are dropped.
+    def _traced(self, job: Job, priority: int, outer: Outer, inner: Future[LaunchPlan | Failure]) -> None:
+        """A plan is there: asks for its kernels."""
+        plan = inner.result()
+        if isinstance(plan, Failure) or not job.binaries:
+            _deliver(outer, _of_case(plan, job.case) if isinstance(plan, Failure) else Prepared(plan, ()))
+            return
+        asked: list[Future[Binary | Failure]] = []
+        for kernel in plan.kernels:
+            key = kernel.kernel_hash
+            binary, new = self._binaries.ask(key, priority)
+            asked.append(binary)
+            outer.add_done_callback(partial(_give_up, self._binaries, key, binary))
+            if new:
+                self._pool.submit(partial(self._compile, key, kernel), (priority, _COMPILING))
+        done = itertools.count(1)  # its next() is atomic: the last binary, and no other, brings the answer
+        for binary in asked:
+            binary.add_done_callback(partial(_guarded, outer, partial(_compiled, job, plan, asked, done, outer)))
 
-        Failures are not kept: a deadline missed once on a busy machine must not fail everything that needs the same plan later.
-        """
-        with self._lock:
-            if key in cache:
-                cache.move_to_end(key)
-                return cache[key]
-        made = make()
-        if isinstance(made, Failure):
-            return made
-        with self._lock:
-            cache[key] = made
-            while len(cache) > REMEMBERED:
-                cache.popitem(last=False)
-        return made
+    def _compile(self, key: str, kernel: Kernel, bench: Bench) -> None:
+        if not self._binaries.begin(key):
+            return
+        try:
+            self._binaries.settle(key, bench.compiler.compile(kernel))
+        except Exception as error:  # noqa: BLE001  as above
+            self._binaries.fail(key, error)
+
+
+def _compiled(
+    job: Job, plan: LaunchPlan, asked: Sequence[Future[Binary | Failure]], done: Iterator[int], outer: Outer, inner: object
+) -> None:
+    if next(done) < len(asked):
+        return
+    binaries: list[Binary] = []
+    for future in asked:
+        binary = future.result()
+        if isinstance(binary, Failure):
+            _deliver(outer, _of_case(binary, job.case))
+            return
+        binaries.append(binary)
+    _deliver(outer, Prepared(plan, tuple(binaries)))
+
+
+def _guarded(outer: Outer, then: Callable[[Future[T]], None], inner: Future[T]) -> None:
+    """Calls `then` when `inner` is done; what it raises, and cancellation, is what `outer` gives."""
+    if outer.done():
+        return
+    try:
+        then(inner)
+    except CancelledError:
+        outer.cancel()
+        outer.set_running_or_notify_cancel()
+    except Exception as error:  # noqa: BLE001  raised where the result is asked for
+        if outer.set_running_or_notify_cancel():
+            outer.set_exception(error)
+
+
+def _deliver(outer: Outer, result: Prepared | Failure) -> None:
+    if outer.set_running_or_notify_cancel():
+        outer.set_result(result)
+
+
+def _give_up(shelf: Shelf[T], key: Hashable, inner: Future[T], outer: Outer) -> None:
+    if outer.cancelled():
+        shelf.give_up(key, inner)
+
+
+def _cancel(futures: Sequence[Outer]) -> None:
+    for future in futures:
+        future.cancel()
+
+
+def _of_case(failure: Failure, case: Case) -> Failure:
+    """Says which case it is of, where that is not all the same."""
+    return (
+        failure if failure.stage is Stage.LINT else dataclasses.replace(failure, message=f"case {case.name}: {failure.message}")
+    )
+
+
+def _parts(batch: list[tuple[Hashable, Job]]) -> Iterator[list[tuple[Hashable, Job]]]:
+    """Equal parts of at most `MAX_BATCH`."""
+    count = -(-len(batch) // MAX_BATCH)
+    for index in range(count):
+        yield batch[index::count]
+
+
+def _lasting(result: object) -> bool:
+    """A deadline missed once on a busy machine must not fail everything that needs the same later; a kernel that is too large stays so."""
+    return not isinstance(result, Failure) or result.status is Status.OUT_OF_RESOURCES
+
+
+def _weight(result: LaunchPlan | Binary | Failure) -> int:
+    """Bytes, roughly."""
+    if isinstance(result, Binary):
+        return len(result.data) + 4096
+    if isinstance(result, Failure):
+        return len(result.message) + 1024
+    parts = len(result.values) + sum(map(len, result.steps.values()))
+    return sum(len(kernel.ttir) + 2048 for kernel in result.kernels) + 1024 * parts

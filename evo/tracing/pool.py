@@ -1,0 +1,95 @@
+"""Threads that each own one worker (its processes) and take the most urgent work there is."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from queue import PriorityQueue
+from threading import Lock, Thread
+from typing import Generic, Protocol, TypeVar
+
+from evo.errors import SandboxError
+
+log = logging.getLogger(__name__)
+
+
+class Worker(Protocol):
+    """What a thread owns."""
+
+    def start(self) -> None:
+        """Makes it ready ahead of need."""
+
+    def close(self) -> None:
+        """Ends it, and from another thread interrupts what it does. Idempotent."""
+
+
+W = TypeVar("W", bound=Worker)
+Urgency = tuple[int, ...]
+"""The smallest goes first; equal ones go in order of submission."""
+
+
+class Pool(Generic[W]):
+    """Thread-safe.
+
+    Args:
+        name: Of its threads.
+        workers: One per thread; closed with the pool.
+    """
+
+    def __init__(self, name: str, workers: Sequence[W]) -> None:
+        self._workers = tuple(workers)
+        self._queue: PriorityQueue[tuple[Urgency, int, Callable[[W], None] | None]] = PriorityQueue()
+        self._order = itertools.count()
+        self._closed = False
+        self._lock = Lock()
+        self._name = name
+        self._running = False
+
+    def start(self) -> None:
+        """Makes all workers ready, side by side, and returns at once; without it each is made ready by its first work."""
+        self._run(warm=True)
+
+    def submit(self, work: Callable[[W], None], urgency: Urgency) -> None:
+        """Queues work; it must report its result, and its exceptions, by itself.
+
+        Raises:
+            RuntimeError: The pool is closed.
+        """
+        self._run(warm=False)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("this pool is closed")
+            self._queue.put((urgency, next(self._order), work))
+
+    def close(self) -> None:
+        """Ends all workers at once; what is queued is never begun. Idempotent."""
+        with self._lock:
+            self._closed = True
+            for _ in self._workers:
+                self._queue.put(((), next(self._order), None))  # the empty tuple is less than all others
+        for worker in self._workers:
+            worker.close()
+
+    def _run(self, *, warm: bool) -> None:
+        with self._lock:
+            if self._running or self._closed:
+                return
+            self._running = True
+        for index, worker in enumerate(self._workers):
+            # Daemons: an interpreter that ends without `close` does not wait for them, and their processes end with it.
+            Thread(target=self._work, args=(worker, warm), name=f"{self._name}-{index}", daemon=True).start()
+
+    def _work(self, worker: W, warm: bool) -> None:
+        try:
+            if warm:
+                with contextlib.suppress(SandboxError):  # its first work tells who waits for it
+                    worker.start()
+            while (work := self._queue.get()[2]) is not None and not self._closed:
+                try:
+                    work(worker)
+                except Exception:  # it reports its own; this would be a fault of ours, and the thread is needed for others
+                    log.exception("work on kernels failed")
+        finally:
+            worker.close()  # also what it started while the pool was closing

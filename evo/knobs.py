@@ -1,11 +1,12 @@
-"""The knob convention of kernel modules: a literal `CONFIG` with present values, a literal `SPACE` with the allowed ones.
+"""The knob convention of kernel modules: literal `CONFIG` with present values, `SPACE` with the allowed ones, `HINTS` to try first.
 
     CONFIG = {"BLOCK": 1024, "num_warps": 4}
     SPACE = {"BLOCK": [256, 512, 1024, 2048], "num_warps": [1, 2, 4, 8, 16]}
 
 The module's entry reads `CONFIG` at every call. Both are read from the source without running it, so a configuration is data:
 the tracer sets `CONFIG` before it calls the entry, tuning chooses from `SPACE`, export writes a verified `CONFIG` back.
-A key of `CONFIG` without `SPACE` is fixed; a module without `CONFIG` has no knobs.
+A key of `CONFIG` without `SPACE` is fixed; a module without `CONFIG` has no knobs. `HINTS`, where a module has it, lists configurations
+(or parts of them) that are worth trying before others, such as those an author found by hand.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from evo.records import Configuration, KnobValue
 
 MAX_KNOBS = 32
 MAX_CHOICES = 64
+MAX_HINTS = 64
 MAX_TEXT = 200
 
 
 @dataclass(frozen=True)
 class Knobs:
-    """What a module declares: `default` assigns every knob, `space` lists the choices of those that may vary."""
+    """What a module declares: `default` assigns every knob, `space` lists the choices of those that may vary, `hints` are configurations
+    within it to try first."""
 
     default: Configuration
     space: Mapping[str, tuple[KnobValue, ...]]
+    hints: tuple[Configuration, ...] = ()
 
     @property
     def size(self) -> int:
@@ -39,7 +43,7 @@ class Knobs:
 
 
 def read_knobs(source: str) -> Knobs:
-    """Reads `CONFIG` and `SPACE` from module source without running it.
+    """Reads `CONFIG`, `SPACE` and `HINTS` from module source without running it.
 
     Raises:
         ValueError: The source does not parse, or a declaration is not a literal of the right form; the text says which.
@@ -48,12 +52,13 @@ def read_knobs(source: str) -> Knobs:
         tree = ast.parse(source)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"the module does not parse: {error}") from error
-    config = _checked_config(_literal(tree, "CONFIG"))
-    space = _checked_space(_literal(tree, "SPACE"), config)
-    return Knobs(Configuration(config), space)
+    config = _checked_config(_literal(tree, "CONFIG", {}))
+    space = _checked_space(_literal(tree, "SPACE", {}), config)
+    hints = _checked_hints(_literal(tree, "HINTS", []), config, space)
+    return Knobs(Configuration(config), space, hints)
 
 
-def _literal(tree: ast.Module, name: str) -> object:
+def _literal(tree: ast.Module, name: str, absent: object) -> object:
     found: list[ast.expr] = []
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
@@ -61,13 +66,13 @@ def _literal(tree: ast.Module, name: str) -> object:
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == name and node.value:
             found.append(node.value)
     if not found:
-        return {}
+        return absent
     if len(found) > 1:
         raise ValueError(f"{name} is assigned {len(found)} times; assign it once, at module level")
     try:
         return ast.literal_eval(found[0])
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:  # e.g. a list as a key, or nested too deep
-        raise ValueError(f"{name} must be a literal dict of names to values") from error
+        raise ValueError(f"{name} must be a literal {type(absent).__name__}, with names as keys and plain values") from error
 
 
 _PLAIN = "int (64 bits), finite float, bool or short printable str"
@@ -113,3 +118,19 @@ def _checked_space(value: object, config: Mapping[str, KnobValue]) -> dict[str, 
             raise ValueError(f"CONFIG[{key!r}] = {config[key]!r} is not among SPACE[{key!r}] = {list(choices)!r}")
         space[key] = tuple(dict.fromkeys(choices))
     return space
+
+
+def _checked_hints(
+    value: object, config: Mapping[str, KnobValue], space: Mapping[str, tuple[KnobValue, ...]]
+) -> tuple[Configuration, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MAX_HINTS:
+        raise ValueError(f"HINTS must be a list of at most {MAX_HINTS} configurations, given {_shown(value)}")
+    hints = []
+    for number, hint in enumerate(value):
+        if not isinstance(hint, dict):
+            raise ValueError(f"HINTS[{number}] must be a dict of knobs to values, given {_shown(hint)}")
+        for key, item in hint.items():
+            if item not in space.get(key, (config[key],) if key in config else ()):
+                raise ValueError(f"HINTS[{number}] sets {_shown(key)} to {_shown(item)}, which SPACE does not allow")
+        hints.append(Configuration({**config, **hint}))
+    return tuple(dict.fromkeys(hints))

@@ -9,7 +9,7 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
-from evo.knobs import MAX_KNOBS
+from evo.knobs import MAX_KNOBS, read_knobs
 from evo.records import KnobValue
 from operators.source import NotApplicableError, code, find, knob_names
 
@@ -131,6 +131,24 @@ def with_knob(module: cst.Module, name: str, default: KnobValue, choices: Sequen
         else:
             module = edited(module, [(table, with_part(elements=appended(table.elements, element)))])
     return module
+
+
+def with_hints(module: cst.Module, hints: Sequence[Mapping[str, KnobValue]]) -> cst.Module:
+    """A module that declares configurations worth trying first, beside those it declares already; see `evo.knobs`."""
+    if not hints:
+        return module
+    known = [dict(hint) for hint in read_knobs(module.code).hints]
+    text = "HINTS = [\n" + "".join(f"    {hint!r},\n".replace("'", '"') for hint in [*known, *hints]) + "]\n"
+    statement = cst.parse_statement(text)
+    lines = [line for line in module.body if not _assigns(line, "HINTS")]
+    place = 1 + max(
+        (index for index, line in enumerate(lines) if _assigns(line, "CONFIG") or _assigns(line, "SPACE")), default=-1
+    )
+    return module.with_changes(body=[*lines[:place], statement, *lines[place:]])
+
+
+def _assigns(line: cst.CSTNode, name: str) -> bool:
+    return m.matches(line, m.SimpleStatementLine([m.Assign(targets=[m.AssignTarget(m.Name(name))])]))
 
 
 def knob_table(module: cst.Module, variable: str) -> cst.Dict | None:

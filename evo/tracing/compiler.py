@@ -18,6 +18,8 @@ from evo.tracing.targets import target_named
 
 MAX_BYTES_PER_THREAD = 2047
 """255 registers of 4 bytes are all a thread has. A single tensor of twice that spills whatever the compiler does, and takes it minutes."""
+_ENVIRONMENT = {"TRITON_DISABLE_LINE_INFO": "1"}
+"""The TTIR of plans has no locations; lines of the TTIR itself would make a binary three times as large, and its bytes depend on a path."""
 _TENSOR = re.compile(r"tensor<((?:\d{1,12}x)+)(f|bf|i|u)(\d{1,4})\b")
 
 
@@ -64,7 +66,8 @@ class Compiler:
         self._deadline_s = deadline_s
         self._sass = sass
         limits = Limits(cpu_s=int(deadline_s) + 1)
-        self._server = ForkServer("compile", limits, preload=("evo.tracing.compile_child", "triton.compiler"))
+        preload = ("evo.tracing.compile_child", "triton.compiler")
+        self._server = ForkServer("compile", limits, preload=preload, environment=_ENVIRONMENT)
 
     def start(self) -> None:
         """Starts the fork server ahead of need."""

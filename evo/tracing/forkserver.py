@@ -1,9 +1,11 @@
-"""The process behind `evo.tracing.sandbox.ForkServer`: imports once, then forks a limited child for every call."""
+"""The processes behind `evo.tracing.sandbox.ForkServer`: a guard, which outlives and tidies up after the server, and the server itself.
+
+The server imports once, then forks a confined child for every call.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -16,92 +18,221 @@ import sys
 import tempfile
 import time
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from evo.tracing.sandbox import NOBODY, PR_SET_PDEATHSIG, Limits, apply_limits, receive_message, send_message
+from evo.tracing import privileges
+from evo.tracing.confinement import Limits, confine, found_sandbox, prepare
+from evo.tracing.kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from evo.tracing.memory import total_bytes
+from evo.tracing.namespaces import Namespaces, enter, fork_apart, own_proc
+from evo.tracing.places import needed
+from evo.tracing.sandbox import receive_message, send_message
 
-PR_SET_CHILD_SUBREAPER = 36
+WATCH_S = 0.1
+"""Between two looks at the memory of a call."""
 
 
-def serve(connection: socket.socket, settings: dict[str, Any]) -> None:
-    """Answers calls until the caller goes away; then, however it went, no child and no file of the server's is left."""
+@dataclass(frozen=True)
+class Setting:
+    """What is the same for all calls of a server."""
 
-    def end(number: int, frame: object) -> None:
-        # Not SIGKILL, since a caller that was killed cannot tidy up; and no exception, since it could come while we tidy up ourselves.
-        _end_strays()
-        shutil.rmtree(settings["home"], ignore_errors=True)
-        os._exit(0)
+    limits: Limits
+    home: Path
+    gpu: bool
+    namespaces: Namespaces
 
-    libc = ctypes.CDLL(None)
+
+def guard(connection: socket.socket, settings: dict[str, Any]) -> None:
+    """Starts the server and waits. However the server or the caller goes, no process and no file of theirs is left then."""
+    server = 0
+
+    def end(number: int, frame: FrameType | None) -> None:  # no exception, since it could come while we tidy up
+        _end(server, settings["home"])
+
     signal.signal(signal.SIGTERM, end)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    try:
-        _serve(connection, settings)
-    finally:
-        shutil.rmtree(settings["home"], ignore_errors=True)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # not SIGKILL, since a caller that was killed cannot tidy up
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    namespaces = enter()
+    server = os.fork()
+    if server == 0:
+        try:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            serve(connection, settings, namespaces)
+        finally:
+            os._exit(0)
+    connection.close()
+    os.waitpid(server, 0)
+    _end(0, settings["home"])
 
 
-def _serve(connection: socket.socket, settings: dict[str, Any]) -> None:
-    limits = Limits(**settings["limits"])
+def _end(server: int, home: str) -> None:
+    if server:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(server, signal.SIGKILL)
+            os.waitpid(server, 0)
+    _end_strays()
+    shutil.rmtree(home, ignore_errors=True)
+    os._exit(0)
+
+
+def serve(connection: socket.socket, settings: dict[str, Any], namespaces: Namespaces) -> None:
+    """Answers calls until the caller goes away."""
+    if namespaces.processes:
+        namespaces = Namespaces(namespaces.user, namespaces.network, True, own_proc())
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     for module in settings["preload"]:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # children share these pages
+    setting = Setting(Limits(**settings["limits"]), Path(settings["home"]), settings["gpu"], namespaces)
+    prepare(gpu=setting.gpu)
+    changes = {keep: os.geteuid() == 0 and privileges.can_change_user(may_read_all=keep) for keep in (False, True)}
     send_message(connection, {"ready": True})
     while True:
         try:
             message = receive_message(connection)
         except EOFError:
             return
-        reply = _call(message, limits, settings, connection)
+        reply = Call(message, setting, changes).run(connection)
         try:
             send_message(connection, reply)
         except RecursionError:  # before anything is sent; nested just deep enough to be read but not written
             send_message(connection, {"died": "malformed answer"})
 
 
-def _call(message: dict[str, Any], limits: Limits, settings: dict[str, Any], connection: socket.socket) -> dict[str, Any]:
-    scratch = Path(message["scratch"] or tempfile.mkdtemp(prefix="call-", dir=settings["home"]))
-    if os.geteuid() == 0:
-        os.chown(scratch, NOBODY, NOBODY)
-    reader, writer = os.pipe()
-    started = time.monotonic()
-    pid = os.fork()
-    if pid == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.setpgid(0, 0)
-        os.close(reader)
-        connection.close()
-        _child(message, limits, scratch, writer, gpu=settings["gpu"])
-    with contextlib.suppress(OSError):  # both sides set the group, so that neither is early; what the child starts dies with it
-        os.setpgid(pid, pid)
-    os.close(writer)
-    try:
-        data, reason = _collect(pid, reader, started + float(message["deadline_s"]), limits.max_reply_bytes)
-    finally:
-        os.close(reader)
-        os.killpg(pid, signal.SIGKILL)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        _end_strays()
-        if message["scratch"] is None:
-            shutil.rmtree(scratch, ignore_errors=True)
-    if reason is not None:
-        return {"died": reason}
-    try:
-        return {"payload": json.loads(data)}
-    except RecursionError:
-        return {"died": "malformed answer"}
-    except ValueError:
-        return {"died": f"signal {-status}" if status < 0 else f"exit {status}"}
+class Call:
+    """One call: its child, and what the server does about it.
+
+    Args:
+        message: From the caller.
+        setting: Of the server.
+        changes: Whether a child can become a user of its own, without and with the right to read what is private.
+    """
+
+    def __init__(self, message: dict[str, Any], setting: Setting, changes: dict[bool, bool]) -> None:
+        self._message = message
+        self._setting = setting
+        self._limits = setting.limits
+        self._private = message["scratch"] is None
+        self._scratch = Path(message["scratch"] or tempfile.mkdtemp(prefix="call-", dir=setting.home))
+        self._may_read_all = os.geteuid() == 0 and not privileges.others_can_reach((*needed(), self._scratch.parent))
+        self._owner = privileges.NOBODY if changes[self._may_read_all] else os.geteuid()
+        self._deadline = time.monotonic() + float(message["deadline_s"])
+
+    def run(self, connection: socket.socket) -> dict[str, Any]:
+        """Forks the child, reads its answer and ends all that it started.
+
+        Returns:
+            ``payload`` or ``died``.
+        """
+        if self._owner != os.geteuid():
+            os.chown(self._scratch, self._owner, self._owner)
+        reader, writer = os.pipe()
+        pid, first = fork_apart()
+        if pid == 0:
+            os.setpgid(0, 0)
+            os.close(reader)
+            connection.close()
+            self._child(writer, bool(first))
+        with contextlib.suppress(
+            OSError
+        ):  # both sides set the group, so that neither is early; what the child starts dies with it
+            os.setpgid(pid, pid)
+        os.close(writer)
+        try:
+            data, reason = self._collect(pid, reader)
+        finally:
+            os.close(reader)
+            os.killpg(first or pid, signal.SIGKILL)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if first:
+                os.waitpid(first, 0)  # which ends after all others of its namespace
+            else:
+                _end_strays()
+            if self._private:
+                shutil.rmtree(self._scratch, ignore_errors=True)
+        if reason is not None:
+            return {"died": reason}
+        try:
+            return {"payload": json.loads(data)}
+        except RecursionError:
+            return {"died": "malformed answer"}
+        except ValueError:
+            return {"died": f"signal {-status}" if status < 0 else f"exit {status}"}
+
+    def _collect(self, pid: int, reader: int) -> tuple[bytes, str | None]:
+        """Reads until the child ends: a process that it left behind may hold the pipe open for ever."""
+        parts: list[bytes] = []
+        size = 0
+        ended = os.pidfd_open(pid)
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        poll.register(ended, select.POLLIN)
+        look = time.monotonic() + WATCH_S
+        try:
+            while True:
+                now = time.monotonic()
+                if now >= self._deadline:
+                    return b"", "deadline"
+                if now >= look and self._setting.namespaces.proc:
+                    if total_bytes(self._limits.memory_bytes) > self._limits.memory_bytes:
+                        return b"", "memory"
+                    look = time.monotonic() + WATCH_S
+                ready = dict(poll.poll(max(0.0, min(self._deadline - now, WATCH_S)) * 1000))
+                if not ready:
+                    continue
+                part = os.read(reader, 1 << 20) if reader in ready else b""
+                if not part:
+                    return b"".join(parts), None
+                parts.append(part)
+                size += len(part)
+                if size > self._limits.max_reply_bytes:
+                    return b"", "output too large"
+        finally:
+            os.close(ended)
+
+    def _child(self, writer: int, apart: bool) -> None:
+        code = 1
+        try:
+            module, _, name = self._message["function"].partition(":")
+            function = getattr(importlib.import_module(module), name)  # ours, and perhaps where a confined process may not read
+            self._confine(apart)
+            data = json.dumps(function(self._message["request"])).encode()
+            while data:
+                data = data[os.write(writer, data) :]
+            code = 0
+        except Exception:  # noqa: BLE001
+            traceback.print_exc()  # ours to mend: seen where the server's stderr is kept
+        finally:
+            os._exit(code)
+
+    def _confine(self, apart: bool) -> None:
+        scratch, namespaces = self._scratch, self._setting.namespaces
+        if apart:
+            namespaces = found_sandbox(scratch if self._private else None, namespaces, self._limits, self._owner)
+        else:
+            namespaces = Namespaces(namespaces.user, namespaces.network)
+        os.chdir(scratch)
+        os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
+        tempfile.tempdir = None
+        confine(
+            self._limits,
+            namespaces,
+            gpu=self._setting.gpu,
+            readable=(),
+            writable=(str(scratch),),
+            may_read_all=self._may_read_all,
+        )
 
 
 def _end_strays() -> None:
     """Ends what a child left outside of its process group: orphans become children of this process (a subreaper), which has no others
     between two calls. Ending one may orphan more, hence the loop."""
-    me = os.getpid()
-    children = Path(f"/proc/{me}/task/{me}/children")
+    children = Path("/proc/thread-self/children")
     while strays := children.read_text().split() if children.exists() else []:
         for stray in map(int, strays):
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
@@ -109,49 +240,5 @@ def _end_strays() -> None:
                 os.waitpid(stray, 0)
 
 
-def _collect(pid: int, reader: int, deadline: float, limit: int) -> tuple[bytes, str | None]:
-    """Reads until the child ends: a process that it left behind may hold the pipe open for ever."""
-    parts: list[bytes] = []
-    size = 0
-    ended = os.pidfd_open(pid)
-    poll = select.poll()
-    poll.register(reader, select.POLLIN)
-    poll.register(ended, select.POLLIN)
-    try:
-        while True:
-            left = deadline - time.monotonic()
-            ready = dict(poll.poll(left * 1000)) if left > 0 else {}
-            if not ready:
-                return b"", "deadline"
-            part = os.read(reader, 1 << 20) if reader in ready else b""
-            if not part:
-                return b"".join(parts), None
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                return b"", "output too large"
-    finally:
-        os.close(ended)
-
-
-def _child(message: dict[str, Any], limits: Limits, scratch: Path, writer: int, *, gpu: bool) -> None:
-    code = 1
-    try:
-        os.chdir(scratch)
-        os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
-        tempfile.tempdir = None
-        apply_limits(limits, gpu=gpu, writable=(str(scratch),))
-        module, _, name = message["function"].partition(":")
-        answer = getattr(importlib.import_module(module), name)(message["request"])
-        data = json.dumps(answer).encode()
-        while data:
-            data = data[os.write(writer, data) :]
-        code = 0
-    except Exception:  # noqa: BLE001
-        traceback.print_exc()  # ours to mend: seen where the server's stderr is kept
-    finally:
-        os._exit(code)
-
-
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2]))
+    guard(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2]))

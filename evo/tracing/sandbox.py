@@ -15,98 +15,37 @@ processes. `abilities` reports what this machine offers.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
-import resource
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from evo.errors import SandboxError, WorkerDied
+from evo.tracing.confinement import Limits, abilities, apply_limits
+from evo.tracing.kernel import PR_SET_PDEATHSIG
 
-NOBODY = 65534
-CLONE_NEWNET = 0x40000000
-CLONE_NEWUSER = 0x10000000
-PR_SET_PDEATHSIG = 1
-PR_SET_NO_NEW_PRIVS = 38
+__all__ = [
+    "PR_SET_PDEATHSIG",
+    "ForkServer",
+    "Limits",
+    "abilities",
+    "apply_limits",
+    "receive_message",
+    "search_path",
+    "send_message",
+]
+
 KEPT_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "TZ")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one child may use.
-
-    Attributes:
-        memory_bytes: Address space beyond what the server already maps.
-        cpu_s: CPU seconds.
-        file_bytes: Largest file it may write.
-        open_files, processes: Counts; `processes` applies where the child runs as a user of its own.
-        max_reply_bytes: Longest answer.
-    """
-
-    memory_bytes: int = 8 << 30
-    cpu_s: int = 120
-    file_bytes: int = 512 << 20
-    open_files: int = 256
-    processes: int = 512
-    max_reply_bytes: int = 64 << 20
-
-
-def apply_limits(limits: Limits, *, gpu: bool = False, readable: Sequence[str] = (), writable: Sequence[str] = ()) -> None:
-    """Called in a fresh forked process before anything untrusted runs; irreversible. What the kernel refuses is left out.
-
-    Args:
-        limits: What the process may use. A process with a GPU gets no limit of address space, since CUDA reserves far more than it uses.
-        gpu: Whether it may use the devices of NVIDIA's driver.
-        readable, writable: Files and folders besides the interpreter, its packages and the system's libraries.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.unshare(CLONE_NEWNET | (0 if os.geteuid() == 0 else CLONE_NEWUSER))
-    if not gpu:
-        _limit(resource.RLIMIT_AS, _mapped_bytes() + limits.memory_bytes)
-    _limit(resource.RLIMIT_CPU, limits.cpu_s)
-    _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _limit(resource.RLIMIT_NOFILE, limits.open_files)
-    _limit(resource.RLIMIT_CORE, 0)
-    if os.geteuid() == 0 and packages_readable_by_others():
-        os.setgroups([])
-        os.setresgid(NOBODY, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, NOBODY)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
-        _limit(resource.RLIMIT_NPROC, limits.processes)
-
-
-def packages_readable_by_others() -> bool:
-    """Whether an unprivileged user can import what we import (a checkout or interpreter under a private home cannot be)."""
-    for place in {sys.prefix, sys.base_prefix, str(Path(__file__).resolve().parents[2])}:
-        path = Path(place)
-        for folder in (path, *path.parents):
-            if not folder.stat().st_mode & 0o001:
-                return False
-    return True
-
-
-def abilities() -> dict[str, bool]:
-    """What this machine lets a sandbox do, measured in a forked child (for `triton-evolve doctor`)."""
-    return {
-        "own network namespace": _child_can(
-            lambda libc: libc.unshare(CLONE_NEWNET | (0 if os.geteuid() == 0 else CLONE_NEWUSER)) == 0
-        ),
-        "no new privileges": _child_can(lambda libc: libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0),
-        "user of its own": os.geteuid() == 0 and packages_readable_by_others(),
-    }
+ENDING_S = 10.0
+"""After which a server that was asked to end is killed."""
 
 
 def search_path() -> str:
@@ -193,8 +132,12 @@ class ForkServer:
         if self._socket is not None:
             self._socket.close()
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.terminate()  # its process ends all others, and waits for them
+            try:
+                self._process.wait(ENDING_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
         self._process = self._socket = self._home = None
@@ -214,6 +157,7 @@ class ForkServer:
         environment |= {"HOME": str(self._home), "TMPDIR": str(self._home), "TRITON_CACHE_DIR": str(self._home / "triton")}
         environment |= {
             "TRITON_EVOLVE_ROLE": self.role,
+            "TRITON_EVOLVE_HOME": os.path.expanduser("~"),
             "OMP_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
@@ -223,7 +167,7 @@ class ForkServer:
             environment["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
         environment |= {"TRITON_DEFAULT_FP_FUSION": os.environ.get("TRITON_DEFAULT_FP_FUSION", "1")} | self._environment
         environment["PYTHONPATH"] = search_path()
-        settings = {"limits": vars(self._limits), "preload": self._preload, "home": str(self._home), "gpu": self._gpu}
+        settings = {"limits": asdict(self._limits), "preload": self._preload, "home": str(self._home), "gpu": self._gpu}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "evo.tracing.forkserver", str(theirs.fileno()), json.dumps(settings)],
             pass_fds=(theirs.fileno(),),
@@ -269,24 +213,3 @@ def _receive(connection: socket.socket, size: int) -> bytes:
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
-
-
-def _limit(which: int, value: int) -> None:
-    hard = resource.getrlimit(which)[1]
-    with contextlib.suppress(ValueError, OSError):  # a lower hard limit is already in force
-        resource.setrlimit(which, (value, value) if hard == resource.RLIM_INFINITY or value <= hard else (hard, hard))
-
-
-def _mapped_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-
-
-def _child_can(action: Any) -> bool:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if action(ctypes.CDLL(None)) else 1
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,13 +57,28 @@ def test_a_bad_end_is_told(server: ForkServer, name: str, reason: str) -> None:
     assert call(server, "echo", text="next") == {"text": "next"}
 
 
-@pytest.mark.parametrize("name", ["leave_a_process", "leave_a_daemon"])
-def test_what_a_child_starts_dies_with_it(server: ForkServer, name: str) -> None:
-    pid = call(server, name)["pid"]
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text():
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+def named(name: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if path.read_text().strip() == name and "Z" not in (path.parent / "stat").read_text().rpartition(")")[2]:
+                found.append(path.parent.name)
+    return found
+
+
+@pytest.mark.parametrize("function", ["leave_a_process", "leave_a_daemon"])
+@pytest.mark.parametrize("for_s", [0.7, 60.0])
+def test_what_a_child_starts_dies_with_it(server: ForkServer, function: str, for_s: float) -> None:
+    """Be it that the child answers or that it is killed."""
+    name = f"stray-{secrets.token_hex(4)}"
+    with ThreadPoolExecutor(1) as thread:
+        call_ = thread.submit(call, server, function, deadline_s=1.5, comm=name, for_s=for_s)
+        deadline = time.monotonic() + 5
+        while not named(name) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert named(name)
+        assert isinstance(call_.exception(), WorkerDied if for_s > 1 else type(None))
+    assert not named(name)
 
 
 def test_nothing_is_left_of_a_caller_that_was_killed() -> None:

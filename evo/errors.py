@@ -9,6 +9,7 @@
     │       ├── StoreVersionError   written by a newer schema, or not one of ours
     │       └── StoreFullError      the disk is full
     ├── DeviceError                 no such device, or it failed its health check
+    │   └── BadDeviceError          it failed its health check twice: it is not to be used again
     ├── PlanError                   a launch plan that is malformed or hostile (becomes an Evaluation)
     ├── ModelError                  a language-model endpoint (a failed proposal)
     │   └── SpendLimitError         ends the run: no money is left
@@ -76,6 +77,10 @@ class DeviceError(TritonEvolveError):
     """A device was asked for and is absent, or failed its health kernel."""
 
 
+class BadDeviceError(DeviceError):
+    """A device failed its health check twice in a row; the message names it and says what is wrong. A run uses it no more."""
+
+
 class PlanError(TritonEvolveError):
     """A launch plan from a sandbox is malformed, oversized or hostile."""
 
@@ -98,12 +103,16 @@ class WorkerDied(TritonEvolveError):
     Args:
         role: The process role, e.g. ``trace`` or ``replay``.
         reason: ``deadline``, ``signal N``, ``exit N``, ``memory`` or ``output too large``.
+
+    Attributes:
+        told: What it was at, where it told.
     """
 
     def __init__(self, role: str, reason: str) -> None:
         super().__init__(f"the {role} process ended without an answer: {reason}")
         self.role = role
         self.reason = reason
+        self.told = ""
 
 
 def _short(value: object, limit: int = 300) -> str:

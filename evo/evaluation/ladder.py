@@ -7,19 +7,19 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping, Sequence
-from threading import RLock
 
 from evo.errors import DeviceError
 from evo.evaluation.base import Baseline, Claim, Effort, Evaluator, WorkItem
 from evo.evaluation.draws import choose_draws
 from evo.evaluation.examination import Examination
+from evo.evaluation.racing import CaseRace, race
 from evo.evaluation.settings import EvaluationSettings
-from evo.evaluation.statistics import case_interval, geometric_mean_interval
+from evo.evaluation.stages import StageClock
 from evo.evaluation.tier import Candidate, Checked, Tier
 from evo.evaluation.tuning import Tuner
-from evo.evaluation.turns import Turns
+from evo.evaluation.turns import Sharing, Turns
 from evo.knobs import Knobs, read_knobs
-from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id, geometric_mean
+from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id
 from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw
 from evo.tracing.tracer import lint
@@ -27,8 +27,10 @@ from evo.tracing.workbench import Job, Prepared, Workbench
 
 TUNE_BATCH = 4
 """Configurations prepared side by side per case while tuning."""
-MAX_CLIMBS = 3
-"""Variants on the ladder at a time, where there are processes to prepare them: enough that the device seldom waits."""
+MAX_CLIMBS = 18
+"""Variants on the ladder at a time, at most. Each has one candidate in hand, so this also bounds what is kept ready for the device."""
+READY_CLIMBS = 4
+"""Climbs beyond the workbench's workers: what is prepared already, so that the device does not wait for who is being prepared."""
 REGATE_ATTEMPTS = 3
 """How many of the fastest configurations may fail the gate before the variant does."""
 
@@ -69,7 +71,8 @@ class LadderEvaluator(Evaluator):
         self._settings = settings
         self._tier = tier
         self._bench = workbench
-        self._turn = RLock()
+        self._sharing = Sharing()
+        self._clock = tier.clock
 
     @property
     def device(self) -> str:
@@ -78,14 +81,15 @@ class LadderEvaluator(Evaluator):
 
     @property
     def concurrency(self) -> int:
-        """Climbs side by side: while one has the device, others are traced and compiled."""
-        return min(MAX_CLIMBS, self._bench.workers)
+        """Climbs side by side: while one has the device, others are traced and compiled, and some are ready."""
+        ready = READY_CLIMBS if self._tier.overlaps else 0
+        return min(MAX_CLIMBS, self._bench.workers + ready)
 
     def evaluate(self, item: WorkItem, claim: Claim) -> Evaluation:
         """See `Evaluator`."""
         started = time.monotonic()
-        tier = Turns(self._tier, self._turn)
-        climb = _Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench)
+        tier = Turns(self._tier, self._sharing, self._clock)
+        climb = _Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench, self._clock)
         try:
             evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify(self._examinations)
         except Stopped as stop:
@@ -96,6 +100,15 @@ class LadderEvaluator(Evaluator):
             evaluation = climb.failed(stop.failure)
         wall = time.monotonic() - started
         return dataclasses.replace(evaluation, wall_s=wall, gpu_s=tier.gpu_s, noise_floor=self._tier.noise_floor())
+
+    def stage_seconds(self) -> Mapping[str, float]:
+        """Where time went so far, from any thread: seconds per stage of `evo.evaluation.stages.STAGES`, summed over climbs, and
+        ``device``, the seconds in which at least one climb had the device."""
+        return {**self._clock.seconds, "device": self._clock.device_s}
+
+    def counters(self) -> Mapping[str, int]:
+        """What happened so far: replayed kernels loaded and unloaded, workers replaced, pairs discarded, and so on."""
+        return {**self._clock.counts, **self._tier.counters()}
 
     def close(self) -> None:
         """Ends the processes of the tier, the workbench and all that was given."""
@@ -110,8 +123,11 @@ class LadderEvaluator(Evaluator):
 class _Climb:
     """One variant on its way up."""
 
-    def __init__(self, task: Task, item: WorkItem, settings: EvaluationSettings, tier: Turns, bench: Workbench) -> None:
+    def __init__(
+        self, task: Task, item: WorkItem, settings: EvaluationSettings, tier: Turns, bench: Workbench, clock: StageClock
+    ) -> None:
         self._task, self._item, self._settings, self._tier, self._bench = task, item, settings, tier, bench
+        self._clock = clock
         self._source = item.variant.source
         self._plan_hash = ""
         self._trials: list[Trial] = []
@@ -132,9 +148,8 @@ class _Climb:
         for case in cases:
             if case.name not in self._errors:  # the declared configuration does not fit it: the one it would run in must
                 self._check(self._candidate(case, chosen[self._task.nearest_training_case(case).name].configuration))
-        return self._time(
-            {case: chosen[case.name] for case in self._task.training_cases}, self._settings.pairs, self._item.incumbent
-        )
+        timed = {case: chosen[case.name] for case in self._task.training_cases}
+        return self._time(timed, self._settings.race, self._item.incumbent)
 
     def verify(self, examinations: Sequence[Examination]) -> Evaluation:
         """Fresh workers that no other climb uses, held-out cases, given configurations, the full number of pairs, examinations."""
@@ -143,11 +158,10 @@ class _Climb:
         chosen = {case: self._candidate(case, self._chosen(case, knobs)) for case in self._task.training_cases}
         self._plan_hash = content_id(*(candidate.plan.plan_hash for candidate in chosen.values()))
         # Remembered by the workbench, so that nothing is traced or compiled while the device is held.
-        self._bench.prepare([self._job(case, self._chosen(case, knobs), self._tier.gates_on_binaries) for case in cases])
-        with self._tier.alone():
-            self._tier.fresh()
+        self._prepare([self._job(case, self._chosen(case, knobs), self._tier.gates_on_binaries) for case in cases])
+        with self._tier.fresh():
             self._gate(cases, self._item.chosen, knobs)
-            evaluation = self._time(chosen, self._settings.verify_pairs, 0.0)
+            evaluation = self._time(chosen, self._settings.race[-1:], 0.0)
             checks: list[str] = []
             for examination in examinations:
                 found = examination.examine(self._task, [self._candidate(case, self._chosen(case, knobs)) for case in cases])
@@ -173,8 +187,10 @@ class _Climb:
         return self._task.held_out_cases if self._tier.gates_on_binaries else ()
 
     def _trace_defaults(self, knobs: Knobs, claim: Claim) -> Evaluation | None:
-        jobs = [self._job(case, knobs.default, binaries=False) for case in self._task.training_cases]
-        prepared = [self._good(item) for item in self._bench.prepare(jobs)]
+        # All cases at once, as the gate will want them: those of one module are traced in one process.
+        cases = tuple(dict.fromkeys((*self._task.training_cases, *self._tier.gate_cases(self._task))))
+        traced = [self._good(item) for item in self._prepare([self._job(case, knobs.default, binaries=False) for case in cases])]
+        prepared = traced[: len(self._task.training_cases)]
         self._plan_hash = searched_hash([item.plan.plan_hash for item in prepared], knobs)
         owner = claim(self._plan_hash, self._item.variant.variant_id)
         if owner is None or owner == self._item.variant.variant_id:
@@ -188,12 +204,18 @@ class _Climb:
         """Checks cases in their chosen or default configuration; configurations that do not fit are left to tuning."""
         configurations = [self._chosen(case, knobs) if chosen else knobs.default for case in cases]
         jobs = [self._job(case, conf, self._tier.gates_on_binaries) for case, conf in zip(cases, configurations, strict=True)]
-        for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
+        candidates = []
+        for job, item in zip(jobs, self._prepare(jobs), strict=True):
             if isinstance(item, Failure):
                 if knobs.size > 1 and not chosen and item.stage is Stage.COMPILE:
                     continue  # the declared configuration does not fit this case; tuning looks for one that does
                 raise Stopped(item)
-            self._check(_candidate(job, item))
+            candidates.append(_candidate(job, item))
+        checks = self._tier.check_all(self._task, [(candidate, self._draws(candidate.case)) for candidate in candidates])
+        if isinstance(checks, Failure):
+            raise Stopped(checks)
+        for candidate, checked in zip(candidates, checks, strict=True):
+            self._remember(candidate.case, checked)
 
     def _check(self, candidate: Candidate) -> None:
         checked = self._tier.check(self._task, candidate, self._draws(candidate.case))
@@ -201,8 +223,16 @@ class _Climb:
             raise Stopped(checked)
         self._remember(candidate.case, checked)
 
+    def _prepare(self, jobs: Sequence[Job]) -> list[Prepared | Failure]:
+        """Traced and compiled, and told to the tier."""
+        with self._clock.stage("prepare"):
+            prepared = self._bench.prepare(jobs)
+        pairs = zip(jobs, prepared, strict=True)
+        self._tier.announce([_candidate(job, item) for job, item in pairs if isinstance(item, Prepared) and item.binaries])
+        return prepared
+
     def _draws(self, case: Case) -> tuple[Draw, ...]:
-        return choose_draws(self._task, case, self._item.effort)
+        return choose_draws(self._task, case, self._item.effort, self._tier.gates_on_binaries)
 
     def _remember(self, case: Case, checked: Checked) -> None:
         self._errors[case.name] = checked
@@ -212,15 +242,23 @@ class _Climb:
         seed = self._settings.seed * 1_000_003 + self._item.number
         settings = self._settings
         trials = settings.start_tune_trials if self._item.baseline is None else settings.tune_trials
+        if trials == 0 or knobs.size == 1:
+            return self._declared(knobs)
         tuners = {
             case.name: Tuner(knobs.space, knobs.default, self._hints(knobs), trials, seed + index)
             for index, case in enumerate(self._task.training_cases)
         }
         tried: dict[str, list[tuple[float, Candidate]]] = {case.name: [] for case in self._task.training_cases}
         while jobs := self._ask(tuners):
-            for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
+            for job, item in zip(jobs, self._prepare(jobs), strict=True):
                 self._try(job, item, tuners[job.case.name], tried[job.case.name])
         return {case.name: self._best(case, tried[case.name], knobs) for case in self._task.training_cases}
+
+    def _declared(self, knobs: Knobs) -> dict[str, Candidate]:
+        """The declared configuration everywhere: it is gated already, and no latency has to choose it."""
+        jobs = [self._job(case, knobs.default, binaries=True) for case in self._task.training_cases]
+        prepared = [self._good(item) for item in self._prepare(jobs)]
+        return {job.case.name: _candidate(job, item) for job, item in zip(jobs, prepared, strict=True)}
 
     def _ask(self, tuners: Mapping[str, Tuner]) -> list[Job]:
         jobs = []
@@ -269,60 +307,60 @@ class _Climb:
             if isinstance(checked, Checked):
                 self._remember(candidate.case, checked)
             return checked if isinstance(checked, Failure) else None
-        jobs = [self._job(case, candidate.configuration, self._tier.gates_on_binaries) for case in cases]
-        passed: dict[str, Checked] = {}
-        for job, item in zip(jobs, self._bench.prepare(jobs), strict=True):
-            outcome = (
-                item if isinstance(item, Failure) else self._tier.check(self._task, _candidate(job, item), self._draws(job.case))
-            )
-            if isinstance(outcome, Failure):
-                return outcome
-            passed[job.case.name] = outcome
-        self._gated[candidate.configuration] = _worst(passed)
+        configuration = candidate.configuration
+        jobs = [self._job(case, configuration, self._tier.gates_on_binaries) for case in cases]
+        candidates = []
+        for job, item in zip(jobs, self._prepare(jobs), strict=True):
+            if isinstance(item, Failure):
+                return item
+            candidates.append(_candidate(job, item))
+        checks = self._tier.check_all(self._task, [(candidate, self._draws(candidate.case)) for candidate in candidates])
+        if isinstance(checks, Failure):
+            return checks
+        self._gated[configuration] = max(checks, key=lambda checked: checked.error_ratio)
         return None
 
-    def _time(self, chosen: Mapping[Case, Candidate], pairs: int, incumbent: float) -> Evaluation:
-        # Being slower on one of several cases rules nothing out: the incumbent is a mean over cases.
-        reach = incumbent if len(chosen) == 1 else 0.0
-        results = [self._timed_case(case, candidate, pairs, reach) for case, candidate in chosen.items()]
-        ratios = [result.log_ratios for result in results]
-        if all(len(item) > 1 for item in ratios):
-            fitness = geometric_mean_interval(ratios, seed=self._item.number).low
+    def _time(self, chosen: Mapping[Case, Candidate], levels: Sequence[int], incumbent: float) -> Evaluation:
+        baseline = self._item.baseline
+        if baseline is None or (baseline.variant == self._item.variant and self._item.effort is Effort.SEARCH):
+            results, fitness = [self._own_baseline(case, candidate) for case, candidate in chosen.items()], 1.0
         else:
-            fitness = geometric_mean([result.speedup for result in results])
+            sides = [(candidate, self._reference(case, baseline)) for case, candidate in chosen.items()]
+            self._tier.announce([reference for _, reference in sides])
+            raced = race(self._tier, self._task, sides, levels, incumbent)
+            if isinstance(raced, Failure):
+                raise Stopped(raced)
+            results = [self._result(*pair) for pair in zip(chosen.items(), raced.cases, strict=True)]
+            fitness = raced.interval(self._item.number).low
         return Evaluation(
             self._item.variant.variant_id, Status.PASSED, Stage.TIME if self._item.effort is Effort.SEARCH else Stage.VERIFY,
             self._tier.device, plan_hash=self._plan_hash, trust=self._tier.trust, latency_kind=self._tier.latency_kind,
             fitness=fitness, cases=tuple(results), trials=tuple(self._trials),
         )  # fmt: skip
 
-    def _timed_case(self, case: Case, candidate: Candidate, pairs: int, incumbent: float) -> CaseResult:
-        checked = self._errors.get(case.name) or self._gated.get(candidate.configuration) or _worst(self._errors)
-        common = (case.name, candidate.configuration, checked.error_ratio)
-        baseline = self._item.baseline
-        if baseline is None or (baseline.variant == self._item.variant and self._item.effort is Effort.SEARCH):
-            latency = self._tier.latency_us(self._task, candidate)
-            if isinstance(latency, Failure):
-                raise Stopped(latency)
-            return CaseResult(*common, latency, latency, 1.0, 1.0, 1.0, 0, candidate.plan.scratch_bytes)
-        timing = self._tier.compare(self._task, candidate, self._reference(case, baseline), pairs, incumbent)
-        if isinstance(timing, Failure):
-            raise Stopped(timing)
-        if not timing.log_ratios:
-            speedup = timing.baseline_us / timing.latency_us
-            bounds = (speedup, speedup, speedup)
-        else:
-            interval = case_interval(timing.log_ratios, seed=self._item.number)
-            bounds = (interval.point, interval.low, interval.high)
+    def _own_baseline(self, case: Case, candidate: Candidate) -> CaseResult:
+        latency = self._tier.latency_us(self._task, candidate)
+        if isinstance(latency, Failure):
+            raise Stopped(latency)
+        return CaseResult(*self._common(case, candidate), latency, latency, 1.0, 1.0, 1.0, 0, self._peak_bytes(case, candidate))
+
+    def _result(self, chosen: tuple[Case, Candidate], raced: CaseRace) -> CaseResult:
+        case, candidate = chosen
+        interval = raced.interval(self._item.number)
+        ratios = raced.log_ratios
         return CaseResult(
-            *common,
-            timing.latency_us,
-            timing.baseline_us,
-            *bounds,
-            len(timing.log_ratios),
-            candidate.plan.scratch_bytes,
-            timing.log_ratios,
-        )
+            *self._common(case, candidate), raced.latency_us, raced.baseline_us, interval.point, interval.low, interval.high,
+            len(ratios), self._peak_bytes(case, candidate), ratios,
+        )  # fmt: skip
+
+    def _common(self, case: Case, candidate: Candidate) -> tuple[str, Configuration, float]:
+        checked = self._errors.get(case.name) or self._gated.get(candidate.configuration) or _worst(self._errors)
+        return case.name, candidate.configuration, checked.error_ratio
+
+    def _peak_bytes(self, case: Case, candidate: Candidate) -> int:
+        """Measured where the case itself was run, else what the plan allocates."""
+        checked = self._errors.get(case.name)
+        return checked.peak_bytes if checked is not None and self._tier.gates_on_binaries else candidate.plan.scratch_bytes
 
     def _candidate(self, case: Case, configuration: Configuration) -> Candidate:
         job = self._job(case, configuration, binaries=True)

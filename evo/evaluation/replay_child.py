@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections import OrderedDict
+import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
@@ -14,43 +15,84 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from evo.evaluation.guarded import GuardedMemory
-from evo.evaluation.inputs import Inputs, make_grad_outputs, make_inputs
-from evo.evaluation.oracle import flatten_outputs
-from evo.evaluation.runner import Execution, LoadedKernel, PlainMemory, load_plan, set_scratch_allocator
+from evo.evaluation.bounded import Bounded
+from evo.evaluation.checking import Checker, Differs
+from evo.evaluation.graphs import MAX_ARENA_BYTES, Arena, Layout, Stopwatch, TimedGraph, same_bits
+from evo.evaluation.health import Driver, Reading, ailment, uuid_of
+from evo.evaluation.inputs import Inputs, make_inputs
+from evo.evaluation.runner import LoadedKernel, check_plan, set_scratch_allocator
+from evo.evaluation.worker import tell
 from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw
 from evo.tasks.loading import load_task
 from evo.tracing.compiler import Binary
-from evo.tracing.plan import LaunchPlan
+from evo.tracing.plan import Kernel, LaunchPlan
 
-MAX_SETS = 32
-WARM_REPLAYS = 3
-MIN_GRAPH_US = 150.0
-MAX_CALLS = 400
+LOADED_KERNELS = 512
+BINARY_BYTES = 256 << 20
+MAX_GRAPHS = 128
+THROTTLE_PAUSE_S = 0.25
+THROTTLE_ATTEMPTS = 20
+PAIRS_PER_READING = 8
 
 
 @dataclass(frozen=True)
 class Work:
-    """A plan with its binaries, on one case of a task (task as a reference that `load_task` takes)."""
+    """A plan on one case of a task (task as a reference that `load_task` takes). Binaries that this process has already are named by
+    their hash alone."""
 
     task: str
     case: str
     plan: LaunchPlan
-    binaries: tuple[Binary, ...]
+    plan_hash: str
+    binaries: tuple[Binary | str, ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The answer to work with binaries that this process does not have (any more)."""
+
+    hashes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What a checked run left: outputs as pickled tensors with their structure, and what was noticed about memory (inputs by the
-    position of an argument or the name of a parameter)."""
+    """What a checked run left.
 
+    Attributes:
+        token: To release the outputs with, once they are judged.
+        structure, outputs: Pickled tensors with their structure.
+        violations: Guard bands changed.
+        changed_inputs: Position of an argument or name of a parameter.
+        differs: Whether repeats gave equal bits.
+        peak_bytes: Beyond the inputs.
+    """
+
+    token: int
     structure: str
     outputs: bytes
     violations: int
     changed_inputs: tuple[int | str, ...]
-    repeats_equal: bool
+    differs: Differs
     peak_bytes: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether memory was used as it should be; only then the values mean something."""
+        return not self.violations and not self.changed_inputs and self.differs in (Differs.NOT, Differs.UNDEFINED)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Latencies of candidate and baseline, microseconds, pair by pair; whether outputs of a timed call of the candidate, chosen at
+    random, equal those of a checked run on the same inputs; pairs discarded because the device throttled, and the reasons if it
+    never stopped."""
+
+    mine: tuple[float, ...]
+    other: tuple[float, ...]
+    as_checked: bool
+    discarded: int
+    throttled: tuple[str, ...]
 
 
 class ReplayProcess:
@@ -59,93 +101,190 @@ class ReplayProcess:
     def __init__(self) -> None:
         self._device = torch.device("cuda:0")
         torch.cuda.init()  # type: ignore[no-untyped-call]
+        properties = torch.cuda.get_device_properties(0)
+        self._uuid = uuid_of(properties)
+        self._driver = Driver(self._uuid)
+        self._total_bytes = int(properties.total_memory)
         set_scratch_allocator(self._device)
         self._tasks: dict[str, Task] = {}
-        self._loaded: OrderedDict[str, list[LoadedKernel]] = OrderedDict()
-        self._inputs: OrderedDict[tuple[str, str, int], list[Inputs]] = OrderedDict()
-        self._kept: list[Any] = []
-        self._graphs: OrderedDict[str, _Graph] = OrderedDict()
-        self._l2_bytes = int(torch.cuda.get_device_properties(0).L2_cache_size)
-        self._scrub = torch.empty(2 * self._l2_bytes, dtype=torch.uint8, device=self._device)
+        self._binaries: Bounded[Binary] = Bounded(BINARY_BYTES, lambda binary: len(binary.data))
+        self._loaded: Bounded[LoadedKernel] = Bounded(LOADED_KERNELS, lambda kernel: 1)
+        self._inputs: Bounded[Inputs] = Bounded(min(16 << 30, self._total_bytes // 8), _input_bytes)
+        self._l2_bytes = int(properties.L2_cache_size)
+        self._arenas: Bounded[Arena] = Bounded(self._total_bytes // 4, self._arena_bytes, MAX_GRAPHS)
+        self._graphs: Bounded[TimedGraph] = Bounded(1 << 62, lambda graph: 0, MAX_GRAPHS)
+        self._kept: dict[int, Any] = {}
+        self._token = 0
+        self._counts: Counter[str] = Counter()
+        self._stopwatch: Stopwatch | None = None
+        torch.zeros(1, device=self._device).add_(1).item()  # the first kernel loads what all others need
 
     def describe(self) -> dict[str, Any]:
-        """Device name, compute capability, multiprocessors."""
+        """Device name, UUID, compute capability, multiprocessors."""
         properties = torch.cuda.get_device_properties(0)
         return {
             "name": properties.name,
+            "uuid": self._uuid,
             "capability": (properties.major, properties.minor),
             "sms": properties.multi_processor_count,
+            "nvml": self._driver.available,
         }
 
     def probe(self) -> bytes:
         """A tensor of three ones by CUDA IPC."""
-        self._kept = [torch.ones(3, device=self._device)]
+        self._kept[0] = torch.ones(3, device=self._device)
         return bytes(ForkingPickler.dumps(self._kept[0]))
 
-    def health(self) -> bool:
-        """A small product with a known answer."""
-        a = torch.arange(64 * 64, device=self._device, dtype=torch.float32).reshape(64, 64)
-        return bool(torch.equal(a @ torch.eye(64, device=self._device), a))
+    def health(self) -> str:
+        """What is wrong with the device; empty where it is well. See `evo.evaluation.health`."""
+        return ailment(self._device)
 
-    def check(self, work: Work, draw: Draw, by_ipc: bool, repeats: int) -> Ran:
-        """Runs a plan in guarded, poisoned memory on fresh inputs, `repeats` times, and hands the first outputs on."""
-        task, case = self._case(work)
-        inputs = make_inputs(task, case, draw.seed, self._device, draw.variation)
-        kernels = self._kernels(work)
-        runs = [self._guarded(work.plan, kernels, task, inputs, draw.seed) for _ in range(max(1, repeats))]
-        torch.cuda.synchronize()
-        first = runs[0]
-        equal = all(_same_bits(a, b) for run in runs[1:] for a, b in zip(first.outputs, run.outputs, strict=True))
-        self._kept = list(first.outputs)
-        if by_ipc:
-            data = bytes(ForkingPickler.dumps([item.detach() for item in first.outputs]))
-        else:
-            data = pickle.dumps([item.cpu() for item in first.outputs])
-        changed = self._changed(task, inputs, runs)
-        violations = sum(run.memory.violations() for run in runs)
-        return Ran(first.structure, data, violations, changed, equal, first.memory.nbytes - first.supplied)
+    def read(self) -> Reading:
+        """What the driver says at present."""
+        return self._driver.read()
 
-    def release(self) -> None:
-        """Drops outputs that were handed on and freed memory that nobody uses."""
-        self._kept = []
-        torch.cuda.empty_cache()
+    def counts(self) -> dict[str, int]:
+        """What happened in this process."""
+        held = {"kernels loaded now": len(self._loaded), "inputs held, MB": self._inputs.held_bytes >> 20}
+        return {**self._counts, **held, "device memory reserved, MB": torch.cuda.memory_reserved() >> 20}
 
-    def latency(self, work: Work, seed: int, replays: int) -> float:
+    def check(
+        self, asked: Sequence[tuple[Work, Draw]], by_ipc: bool, repeats: int, released: Sequence[int]
+    ) -> list[Ran] | Missing:
+        """Runs plans in guarded, poisoned memory, `repeats` times each in other surroundings, and hands the first outputs on. Stops
+        after the first that used memory as it should not."""
+        self.release(released)
+        missing = self._take([work for work, _ in asked])
+        if missing is not None:
+            return missing
+        answers = []
+        for work, draw in asked:
+            answers.append(self._check(work, draw, by_ipc, repeats))
+            if not answers[-1].sound:
+                break
+        return answers
+
+    def release(self, tokens: Sequence[int], trim: bool = False) -> None:
+        """Drops outputs that were handed on, and with `trim` all memory that nobody uses."""
+        for token in tokens:
+            self._kept.pop(token, None)
+        if tokens:
+            torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+        if trim or torch.cuda.memory_reserved() > self._total_bytes // 2:
+            torch.cuda.empty_cache()
+
+    def restore_inputs(self, asked: Sequence[tuple[Work, Draw]]) -> bool:
+        """Whether remembered inputs of these draws are what they were; where not, all remembered inputs are forgotten. A kernel that
+        writes anywhere in the device's memory must not harm the next one."""
+        for work, draw in asked:
+            task, case = self._case(work)
+            kept = self._input(task, case, draw)
+            again = make_inputs(task, case, draw.seed, self._device, draw.variation)
+            if not all(same_bits(a.detach(), b.detach()) for a, b in zip(kept.tensors, again.tensors, strict=True)):
+                self._forget()
+                return False
+        return True
+
+    def latency(self, work: Work, seed: int, replays: int) -> float | Missing:
         """Median device latency in microseconds, from CUDA graphs over rotating inputs."""
-        graph = self._graph(work, seed)
+        missing = self._take([work])
+        if missing is not None:
+            return missing
+        graph = self._graph(work, seed, 0, None)
         return sorted(graph.time_us() for _ in range(replays))[replays // 2]
 
     def compare(
-        self, candidate: Work, baseline: Work, seed: int, pairs: int, order_seed: int, incumbent: float
-    ) -> tuple[list[float], list[float], bool]:
-        """Times both in random order, pair by pair.
+        self, sides: Sequence[tuple[Work, Work]], seeds: Sequence[int], pairs: int, placement: int, order_seed: int, aa: bool
+    ) -> list[Compared] | Missing:
+        """Times candidates and baselines in random order, pair by pair, case by case.
 
-        Returns:
-            Latencies of candidate and baseline, microseconds, per pair, and whether the outputs of one of the candidate's timed calls,
-            chosen afterwards, equal those of a checked run on the same inputs (not asked where arguments are updated in
-            place: timed calls repeat on them). After 8 pairs it stops where even the best pair is below `incumbent`.
+        Args:
+            sides: Candidate and baseline per case.
+            seeds: Of the inputs, per case.
+            pairs: Of each case.
+            placement: Number of the arena.
+            order_seed: Of the order within pairs.
+            aa: Both sides are the baseline; the second is loaded anew, as an equal kernel of another variant would be.
         """
-        ours, theirs = self._graph(candidate, seed), self._graph(baseline, seed)
+        missing = self._take([work for pair in sides for work in pair])
+        if missing is not None:
+            return missing
         order = random.Random(order_seed)
+        return [
+            self._compare(candidate, baseline, seed, pairs, placement, order, aa)
+            for (candidate, baseline), seed in zip(sides, seeds, strict=True)
+        ]
+
+    def _compare(
+        self, candidate: Work, baseline: Work, seed: int, pairs: int, placement: int, order: random.Random, aa: bool
+    ) -> Compared:
+        tell(candidate.case)
+        theirs = self._graph(baseline, seed, placement, None)
+        ours = self._graph(candidate, seed, placement, theirs.layout, copy=1 if aa else 0)
         mine: list[float] = []
         other: list[float] = []
-        for number in range(pairs):
-            first = order.random() < 0.5
-            for is_candidate in (first, not first):
-                (mine if is_candidate else other).append((ours if is_candidate else theirs).time_us())
-            if number == 7 and incumbent and max(b / a for a, b in zip(mine, other, strict=True)) < incumbent:
-                break
-        return mine, other, self._as_checked(candidate, ours, order, seed)
+        looked_at, number = order.randrange(pairs), order.randrange(ours.layout.sets)
+        timed: tuple[torch.Tensor, ...] = ()
+        discarded = attempts = 0
+        throttled = self._driver.throttled()
+        while len(mine) < pairs and attempts < THROTTLE_ATTEMPTS:
+            block: list[tuple[float, float]] = []
+            for _ in range(min(PAIRS_PER_READING, pairs - len(mine))):
+                times = {}
+                for is_candidate in order.sample((True, False), 2):
+                    times[is_candidate] = (ours if is_candidate else theirs).time_us()
+                    if is_candidate and len(mine) + len(block) == looked_at:
+                        timed = ours.outputs(number)
+                block.append((times[True], times[False]))
+            before, throttled = throttled, self._driver.throttled()
+            if before or throttled:
+                discarded += len(block)
+                attempts += 1
+                time.sleep(THROTTLE_PAUSE_S)
+                throttled = self._driver.throttled()
+                continue
+            mine += [pair[0] for pair in block]
+            other += [pair[1] for pair in block]
+        self._counts["pairs"] += len(mine)
+        self._counts["pairs discarded"] += discarded
+        as_checked = aa or not mine or self._as_checked(candidate, seed, placement, number, timed)
+        return Compared(tuple(mine), tuple(other), as_checked, discarded, throttled if len(mine) < pairs else ())
 
-    def _as_checked(self, work: Work, graph: _Graph, order: random.Random, seed: int) -> bool:
+    def _as_checked(self, work: Work, seed: int, placement: int, number: int, timed: Sequence[torch.Tensor]) -> bool:
         task, _ = self._case(work)
-        if task.mutates or task.backward:
-            return True
+        arena = self._arena(work, seed, placement)
+        checker = Checker(work.plan, self._kernels(work), task, arena.inputs(number), arena.seed + number, self._device)
+        checked = checker.run().outputs
+        return len(timed) == len(checked) and all(same_bits(a, b) for a, b in zip(timed, checked, strict=True))
+
+    def _check(self, work: Work, draw: Draw, by_ipc: bool, repeats: int) -> Ran:
+        tell(work.case)
+        task, case = self._case(work)
+        inputs = self._input(task, case, draw)
+        checker = Checker(work.plan, self._kernels(work), task, inputs, draw.seed, self._device)
+        runs, differs = checker.repeats(repeats)
+        first = runs[0]
+        self._token += 1
+        self._kept[self._token] = first.outputs
+        tensors = [item.detach() for item in first.outputs]
+        data = bytes(ForkingPickler.dumps(tensors)) if by_ipc else pickle.dumps([item.cpu() for item in tensors])
+        changed = tuple(dict.fromkeys(key for run in runs for key in checker.changed(run)))
+        violations = sum(run.memory.violations() for run in runs)
+        if violations or changed:
+            self._forget()  # whoever writes beyond its buffers may have met something that is remembered
+        peak = max(first.memory.nbytes - first.supplied, work.plan.scratch_bytes)
         torch.cuda.synchronize()
-        number = order.randrange(len(graph.executions))
-        checked = self._guarded(work.plan, self._kernels(work), task, graph.sets[number], seed)
-        timed = flatten_outputs(graph.executions[number].outputs()).tensors
-        return len(timed) == len(checked.outputs) and all(_same_bits(a, b) for a, b in zip(timed, checked.outputs, strict=True))
+        return Ran(self._token, first.structure, data, violations, changed, differs, peak)
+
+    def _take(self, works: Sequence[Work]) -> Missing | None:
+        """Remembers binaries that came along and says which are missing."""
+        for work in works:
+            for binary in work.binaries:
+                if isinstance(binary, Binary):
+                    self._binaries.get(binary.kernel_hash, lambda binary=binary: binary)  # type: ignore[misc]
+        hashes = {binary for work in works for binary in work.binaries if isinstance(binary, str)}
+        missing = tuple(sorted(name for name in hashes if name not in self._binaries))
+        return Missing(missing) if missing else None
 
     def _case(self, work: Work) -> tuple[Task, Case]:
         if work.task not in self._tasks:
@@ -153,165 +292,63 @@ class ReplayProcess:
         task = self._tasks[work.task]
         return task, task.case(work.case)
 
-    def _kernels(self, work: Work) -> list[LoadedKernel]:
-        key = work.plan.plan_hash
-        if key not in self._loaded:
-            self._loaded[key] = load_plan(work.plan, work.binaries, self._device)
-            while len(self._loaded) > 64:
-                self._loaded.popitem(last=False)
-        self._loaded.move_to_end(key)
-        return self._loaded[key]
+    def _kernels(self, work: Work, copy: int = 0) -> list[LoadedKernel]:
+        binaries = [
+            binary if isinstance(binary, Binary) else self._binaries.get(binary, _unreachable) for binary in work.binaries
+        ]
+        check_plan(work.plan, binaries)
+        return [self._kernel(kernel, binary, copy) for kernel, binary in zip(work.plan.kernels, binaries, strict=True)]
 
-    def _guarded(self, plan: LaunchPlan, kernels: Sequence[LoadedKernel], task: Task, inputs: Inputs, seed: int) -> _Run:
-        memory = GuardedMemory(self._device)
-        execution = Execution(plan, kernels, memory, self._device)
-        with torch.no_grad():
-            execution.supply("parameter", inputs.parameters)
-            execution.run("prepare")
-            execution.supply("argument", _tensors(inputs))
-            supplied = memory.nbytes
-            execution.run("forward")
-            returned = execution.outputs()
-            gradients: list[torch.Tensor] = []
-            if task.backward:
-                tensors = flatten_outputs(returned).tensors
-                seeds = make_grad_outputs(tuple(item for item in tensors if item.is_floating_point()), seed)
-                places = [index for index, item in enumerate(tensors) if item.is_floating_point()]
-                execution.supply("gradient", dict(zip(places, seeds, strict=True)))
-                execution.run("backward")
-                wanted = [item for item in inputs.arguments if isinstance(item, torch.Tensor) and item.requires_grad]
-                made = execution.gradients()
-                gradients = [torch.zeros_like(w) if g is None else g for g, w in zip(made, wanted, strict=True)]
-        positions = {source.key: source.value for source in plan.sources if source.kind == "argument"}
-        mutated = [execution.value(positions[position]) for position in task.mutates]
-        flat = flatten_outputs(returned, mutated, gradients)
-        after = {source.key: execution.value(source.value) for source in plan.sources if source.kind != "gradient"}
-        return _Run(flat.structure, flat.tensors, memory, supplied, after)
+    def _kernel(self, kernel: Kernel, binary: Binary, copy: int) -> LoadedKernel:
+        def load() -> LoadedKernel:
+            self._counts["kernels loaded"] += 1
+            return LoadedKernel(kernel, binary, self._device.index or 0)
 
-    def _changed(self, task: Task, inputs: Inputs, runs: Sequence[_Run]) -> tuple[int | str, ...]:
-        before = _tensors(inputs)
-        before.update(inputs.parameters.items())
-        return tuple(
-            key
-            for key, tensor in before.items()
-            if key not in task.mutates and any(not _same_bits(tensor.detach(), run.inputs[key]) for run in runs)
-        )
+        return self._loaded.get((binary.kernel_hash, copy), load)
 
-    def _graph(self, work: Work, seed: int) -> _Graph:
-        key = f"{work.case}:{seed}:{work.plan.plan_hash}"
-        if key not in self._graphs:
-            task, case = self._case(work)
-            self._graphs[key] = _Graph(
-                work.plan, self._kernels(work), task, self._sets(work, task, case, seed), self._device, self._scrub
-            )
-            while len(self._graphs) > 4:
-                self._graphs.popitem(last=False)
-        self._graphs.move_to_end(key)
-        return self._graphs[key]
+    def _input(self, task: Task, case: Case, draw: Draw) -> Inputs:
+        def make() -> Inputs:
+            return make_inputs(task, case, draw.seed, self._device, draw.variation)
 
-    def _sets(self, work: Work, task: Task, case: Case, seed: int) -> list[Inputs]:
-        """Input sets that together exceed twice the L2 cache, so that every call in a graph finds its inputs in device memory. Of small
-        cases `MAX_SETS` do not exceed it: all but the first round are then served by the cache, for both sides alike."""
-        key = (work.task, work.case, seed)
-        if key not in self._inputs:
-            count = max(1, min(MAX_SETS, -(-2 * self._l2_bytes // max(case.bytes, 1))))
-            self._inputs[key] = [make_inputs(task, case, seed + 1 + index, self._device) for index in range(count)]
-            while len(self._inputs) > 8:
-                self._inputs.popitem(last=False)
-        self._inputs.move_to_end(key)
-        return self._inputs[key]
+        return self._inputs.get((task.name, case.name, draw), make)
+
+    def _arena(self, work: Work, seed: int, placement: int) -> Arena:
+        task, case = self._case(work)
+
+        def make() -> Arena:
+            first = seed + 1 + 1_000_003 * placement
+            return Arena(task, case, first, self._device, lambda number: self._input(task, case, Draw(number)))
+
+        return self._arenas.get((work.task, work.case, seed, placement), make)
+
+    def _arena_bytes(self, arena: Arena) -> int:
+        """An estimate: sets are added as graphs need them."""
+        return MAX_ARENA_BYTES if arena.task.mutates else 4 * self._l2_bytes + 2 * arena.case.bytes
+
+    def _graph(self, work: Work, seed: int, placement: int, layout: Layout | None, copy: int = 0) -> TimedGraph:
+        key = (work.task, work.case, seed, placement, work.plan_hash, layout, copy)
+        if key in self._graphs:
+            return self._graphs.get(key, _unreachable)
+        if self._stopwatch is None:
+            self._stopwatch = Stopwatch(self._device, self._l2_bytes)
+        arena = self._arena(work, seed, placement)
+        self._graphs.discard(lambda kept: kept[:4] in self._arenas)  # type: ignore[index]
+        graph = TimedGraph(work.plan, self._kernels(work, copy), arena, self._stopwatch, layout)
+        self._counts["graphs captured"] += 1
+        if layout is None:  # an equal kernel may be asked for with the layout that this one found
+            self._graphs.get((*key[:5], graph.layout, copy), lambda: graph)
+        return self._graphs.get(key, lambda: graph)
+
+    def _forget(self) -> None:
+        self._graphs.discard()
+        self._arenas.discard()
+        self._inputs.discard()
+        self._counts["inputs forgotten"] += 1
 
 
-@dataclass
-class _Run:
-    structure: str
-    outputs: tuple[torch.Tensor, ...]
-    memory: GuardedMemory
-    supplied: int
-    inputs: dict[int | str, torch.Tensor]
+def _input_bytes(inputs: Inputs) -> int:
+    return sum(tensor.untyped_storage().nbytes() for tensor in inputs.tensors)
 
 
-class _Graph:
-    """Calls of one plan over rotating input sets in a CUDA graph, timed as a whole and divided by the number of calls."""
-
-    def __init__(
-        self,
-        plan: LaunchPlan,
-        kernels: Sequence[LoadedKernel],
-        task: Task,
-        sets: Sequence[Inputs],
-        device: torch.device,
-        scrub: torch.Tensor,
-    ) -> None:
-        self._scrub = scrub
-        self._start, self._end = _event(), _event()
-        executions = []
-        with torch.no_grad():
-            for inputs in sets:
-                execution = Execution(plan, kernels, PlainMemory(device), device)
-                execution.supply("parameter", inputs.parameters)
-                execution.run("prepare")
-                execution.supply("argument", _tensors(inputs))
-                executions.append(execution)
-        self.executions = executions
-        self.sets = sets
-        self._backward = task.backward
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), torch.no_grad():
-            for execution in executions:
-                self._call(execution)
-            self._start.record(stream)
-            self._call(executions[0])
-            self._end.record(stream)
-        torch.cuda.synchronize()
-        once_us = max(self._start.elapsed_time(self._end) * 1e3, 2.0)
-        rounds = max(1, min(MAX_CALLS // len(executions), round(MIN_GRAPH_US / (once_us * len(executions)))))
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph), torch.no_grad():
-            for _ in range(rounds):
-                for execution in executions:
-                    self._call(execution)
-        self._calls = rounds * len(executions)
-        for _ in range(WARM_REPLAYS):
-            self._graph.replay()
-        torch.cuda.synchronize()
-
-    def time_us(self) -> float:
-        """Microseconds per call of one replay, after the L2 cache was overwritten."""
-        self._scrub.zero_()
-        self._start.record()
-        self._graph.replay()
-        self._end.record()
-        self._end.synchronize()
-        return float(self._start.elapsed_time(self._end) * 1e3 / self._calls)
-
-    def _call(self, execution: Execution) -> None:
-        execution.run("forward")
-        if self._backward:
-            tensors = flatten_outputs(execution.outputs()).tensors
-            floats = {index: item for index, item in enumerate(tensors) if item.is_floating_point()}
-            if not any(
-                source.kind == "gradient" and execution.plan.values[source.value].storage in execution.storages
-                for source in execution.plan.sources
-            ):
-                execution.supply("gradient", {key: torch.ones_like(item) for key, item in floats.items()})
-            execution.run("backward")
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def _tensors(inputs: Inputs) -> dict[int | str, torch.Tensor]:
-    return {position: item for position, item in enumerate(inputs.arguments) if isinstance(item, torch.Tensor)}
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return torch.equal(a, b) or torch.equal(_bits(a), _bits(b))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor.reshape(1).view(torch.uint8)
+def _unreachable() -> Any:
+    raise KeyError("the value was there a moment ago")

@@ -6,6 +6,9 @@ the compiler child made, so scratch memory, tensor descriptors and clusters beha
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import weakref
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,8 +36,8 @@ _CONSTANTS = {
 class Memory(Protocol):
     """Where storages come from."""
 
-    def allocate(self, nbytes: int) -> tuple[torch.UntypedStorage, int]:
-        """A storage of at least `nbytes` and the byte offset of its usable part (a multiple of 512)."""
+    def allocate(self, nbytes: int, index: int) -> tuple[torch.UntypedStorage, int]:
+        """A storage of at least `nbytes` for the plan's storage `index`, and the byte offset of its usable part (a multiple of 512)."""
 
 
 class PlainMemory:
@@ -43,26 +46,21 @@ class PlainMemory:
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def allocate(self, nbytes: int) -> tuple[torch.UntypedStorage, int]:
+    def allocate(self, nbytes: int, index: int) -> tuple[torch.UntypedStorage, int]:
         """See `Memory`."""
         return torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self._device).untyped_storage(), 0
 
 
 class LoadedKernel:
-    """One kernel in the device's memory."""
+    """One kernel in the device's memory; it leaves it when nothing refers to it any more (a plan, an execution, a graph)."""
 
     def __init__(self, kernel: Kernel, binary: Binary, device: int) -> None:
-        metadata = dict(binary.metadata)
-        target = metadata["target"]
-        metadata["target"] = GPUTarget(target["backend"], target["arch"], target["warp_size"])
-        metadata["cluster_dims"] = tuple(metadata.get("cluster_dims") or (1, 1, 1))
-        described: Any = namedtuple("KernelMetadata", sorted(metadata))(**metadata)
-        self._packed = make_backend(metadata["target"]).pack_metadata(described)
-        constants = {(index,): None for index, (_, kind) in enumerate(kernel.signature) if kind == "constexpr"}
-        source = SimpleNamespace(signature=dict(kernel.signature), constants=constants)
-        self._launch = driver.active.launcher_cls(source, described)
+        described, self._packed, self._launch = _launcher(kernel, binary)
         loaded = driver.active.utils.load_binary(described.name, binary.data, described.shared, device)
         self._module, self._function = loaded[0], loaded[1]
+        # Triton keeps every module for the life of the process: a long search would fill the device with code.
+        finalizer = weakref.finalize(self, _unload, self._module)
+        finalizer.atexit = False
 
     def launch(self, grid: tuple[int, int, int], arguments: Sequence[Any]) -> None:
         """Launches on the current stream."""
@@ -70,6 +68,35 @@ class LoadedKernel:
             return
         stream = driver.active.get_current_stream(driver.active.get_current_device())
         self._launch(*grid, stream, self._function, self._packed, None, None, None, *arguments)
+
+
+def build_launcher(kernel: Kernel, binary: Binary) -> None:
+    """Makes the host code that launches kernels of this signature, where the installed Triton compiles some. It ends up in Triton's cache
+    on disk, so a process without a device can do this ahead of the one that launches."""
+    _launcher(kernel, binary)
+
+
+def _launcher(kernel: Kernel, binary: Binary) -> tuple[Any, Any, Any]:
+    metadata = dict(binary.metadata)
+    target = metadata["target"]
+    metadata["target"] = GPUTarget(target["backend"], target["arch"], target["warp_size"])
+    metadata["cluster_dims"] = tuple(metadata.get("cluster_dims") or (1, 1, 1))
+    described: Any = namedtuple("KernelMetadata", sorted(metadata))(**metadata)
+    constants = {(index,): None for index, (_, kind) in enumerate(kernel.signature) if kind == "constexpr"}
+    source = SimpleNamespace(signature=dict(kernel.signature), constants=constants)
+    launch = driver.active.launcher_cls(source, described)
+    return described, make_backend(metadata["target"]).pack_metadata(described), launch
+
+
+def _unload(module: int) -> None:
+    # A module of another vendor's driver stays loaded; there the process is replaced often enough.
+    if torch.version.hip is None:
+        _cuda().cuModuleUnload(ctypes.c_void_p(module))
+
+
+@functools.cache
+def _cuda() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 @dataclass
@@ -81,6 +108,7 @@ class Execution:
         kernels: Loaded, in the plan's order.
         memory: For storages the plan allocates.
         device: Where.
+        reuses: Whether storages that were made once are used again, with whatever is in them, when a phase runs again.
         storages: Index → (storage, byte offset of its usable part).
     """
 
@@ -88,6 +116,7 @@ class Execution:
     kernels: Sequence[LoadedKernel]
     memory: Memory
     device: torch.device
+    reuses: bool = False
     storages: dict[int, tuple[torch.UntypedStorage, int]] = field(default_factory=dict)
     _values: dict[int, torch.Tensor] = field(default_factory=dict)
 
@@ -96,7 +125,7 @@ class Execution:
         for source in self.plan.sources:
             if source.kind == kind:
                 self._make(self.plan.values[source.value].storage)
-                _copy(self.value(source.value), items[source.key])
+                copy_span(self.value(source.value), items[source.key])
 
     def value(self, index: int) -> torch.Tensor:
         """The tensor of a value."""
@@ -108,8 +137,14 @@ class Execution:
             self._values[index] = tensor.set_(storage, start // dtype.itemsize + value.offset, value.shape, value.strides)
         return self._values[index]
 
+    def bytes_of(self, index: int) -> torch.Tensor:
+        """The usable bytes of a storage."""
+        storage, start = self.storages[index]
+        tensor = torch.empty(0, dtype=torch.uint8, device=self.device)
+        return tensor.set_(storage, start, (self.plan.storages[index],), (1,))
+
     def run(self, phase: str) -> None:
-        """Runs the steps of a phase on the current stream. Storages it makes are made anew each time."""
+        """Runs the steps of a phase on the current stream. Storages it makes are made anew each time, unless it `reuses` them."""
         for step in self.plan.steps[phase]:
             self._run(step)
 
@@ -131,7 +166,9 @@ class Execution:
         return tuple(self._returned(inner) for inner in item) if isinstance(item, list | tuple) else item
 
     def _make(self, index: int) -> None:
-        self.storages[index] = self.memory.allocate(self.plan.storages[index])
+        if self.reuses and index in self.storages:
+            return
+        self.storages[index] = self.memory.allocate(self.plan.storages[index], index)
         for value in [key for key in self._values if self.plan.values[key].storage == index]:
             del self._values[value]
 
@@ -197,7 +234,8 @@ class Execution:
         return [self._decode(inner) for inner in item] if isinstance(item, list | tuple) else item
 
 
-def _copy(target: torch.Tensor, given: torch.Tensor) -> None:
+def copy_span(target: torch.Tensor, given: torch.Tensor) -> None:
+    """Copies a tensor with what lies between its strided elements."""
     if target.stride() == given.stride() and target.numel():
         # All memory from the first element to the last: torch refuses to copy into views whose elements overlap (expanded inputs).
         span = 1 + sum((size - 1) * step for size, step in zip(given.shape, given.stride(), strict=True))
@@ -205,8 +243,8 @@ def _copy(target: torch.Tensor, given: torch.Tensor) -> None:
     target.copy_(given)
 
 
-def load_plan(plan: LaunchPlan, binaries: Sequence[Binary], device: torch.device) -> list[LoadedKernel]:
-    """Loads all kernels of a plan.
+def check_plan(plan: LaunchPlan, binaries: Sequence[Binary]) -> None:
+    """Whether these binaries are this plan's and of this Triton.
 
     Raises:
         PlanError: The plan was traced with another Triton version, or binaries do not belong to it.
@@ -215,6 +253,15 @@ def load_plan(plan: LaunchPlan, binaries: Sequence[Binary], device: torch.device
         raise PlanError(f"the plan was traced with triton {plan.triton}, this process has {triton.__version__}")
     if [binary.kernel_hash for binary in binaries] != [kernel.kernel_hash for kernel in plan.kernels]:
         raise PlanError("these binaries are not of this plan")
+
+
+def load_plan(plan: LaunchPlan, binaries: Sequence[Binary], device: torch.device) -> list[LoadedKernel]:
+    """Loads all kernels of a plan.
+
+    Raises:
+        PlanError: See `check_plan`.
+    """
+    check_plan(plan, binaries)
     index = device.index or 0
     return [LoadedKernel(kernel, binary, index) for kernel, binary in zip(plan.kernels, binaries, strict=True)]
 

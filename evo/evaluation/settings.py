@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 
@@ -14,8 +15,8 @@ class EvaluationSettings:
         seed: Root of the input seeds and of tuning.
         tune_trials: Configurations tried per variant and case in the quick tune (0: none but the declared one).
         start_tune_trials: The same for starting kernels, whose best is the baseline: a baseline tuned less would flatter its children.
-        pairs: Timed A/B pairs of a contender.
-        verify_pairs: Pairs of an elite's verification.
+        race: Timed A/B pairs per case at the end of each level of a race: who cannot reach the incumbent any more leaves after a level,
+            contenders get the last count, and so does an elite's verification (in which nobody leaves).
         training_cases: Score only the first this many training cases of each task; None for all.
         trace_deadline_s, compile_deadline_s, run_deadline_s: Wall seconds per trace, kernel compilation, and checked or timed run.
     """
@@ -24,8 +25,7 @@ class EvaluationSettings:
     seed: int = 0
     tune_trials: int = 6
     start_tune_trials: int = 24
-    pairs: int = 32
-    verify_pairs: int = 128
+    race: tuple[int, ...] = (8, 32, 128)
     trace_deadline_s: float = 60.0
     compile_deadline_s: float = 30.0
     training_cases: int | None = None
@@ -34,7 +34,7 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         if self.training_cases is not None and self.training_cases < 1:
             raise ValueError(f"training_cases ≥ 1 or left out, given {self.training_cases}")
-        if min(self.tune_trials, self.start_tune_trials) < 0 or self.pairs < 4 or self.verify_pairs < self.pairs:
-            raise ValueError(
-                f"tune_trials ≥ 0 and verify_pairs ≥ pairs ≥ 4, given {self.tune_trials}, {self.verify_pairs}, {self.pairs}"
-            )
+        if min(self.tune_trials, self.start_tune_trials) < 0:
+            raise ValueError(f"tune_trials and start_tune_trials ≥ 0, given {self.tune_trials}, {self.start_tune_trials}")
+        if not self.race or self.race[0] < 4 or any(b <= a for a, b in itertools.pairwise(self.race)):
+            raise ValueError(f"race: one or more ascending numbers of pairs, from 4; given {list(self.race)}")

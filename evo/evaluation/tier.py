@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from evo.evaluation.stages import StageClock
+from evo.evaluation.statistics import NoiseFloor
 from evo.records import Configuration, Failure, LatencyKind, TrustLevel
 from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw
@@ -35,16 +38,24 @@ class Checked:
 
 @dataclass(frozen=True)
 class Timing:
-    """A candidate beside the baseline. Latencies are medians in microseconds; `log_ratios` = ln(baseline / candidate) per pair,
-    empty where latencies are modelled."""
+    """A candidate beside the baseline.
+
+    Attributes:
+        latency_us, baseline_us: Medians, microseconds.
+        log_ratios: ln(baseline / candidate) per pair, empty where latencies are modelled.
+    """
 
     latency_us: float
     baseline_us: float
     log_ratios: tuple[float, ...]
 
 
+Sides = tuple[Candidate, Candidate]
+"""A candidate and the baseline, on the same case."""
+
+
 class Tier(ABC):
-    """Runs candidates. Owns its processes until `close`; not thread-safe."""
+    """Runs candidates. Owns its processes until `close`; not thread-safe unless `overlaps` says otherwise."""
 
     @property
     @abstractmethod
@@ -71,6 +82,29 @@ class Tier(ABC):
     def gpu_s(self) -> float:
         """GPU seconds used so far."""
 
+    @property
+    def gpu_s_of_thread(self) -> float:
+        """What calls of this thread added to `gpu_s`; calls that overlap divide the seconds in which they do."""
+        return self.clock.my_device_s
+
+    @cached_property
+    def clock(self) -> StageClock:
+        """Where seconds and counts are kept; its device seconds are this tier's."""
+        return StageClock()
+
+    def counters(self) -> Mapping[str, int]:
+        """What the tier's processes counted."""
+        return {}
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether several threads may call `check_all` at a time. Everything else needs the tier alone."""
+        return False
+
+    def announce(self, candidates: Sequence[Candidate]) -> None:
+        """Tells of candidates that will be run soon, from any thread: what can be made ready without the device is made ready."""
+        return
+
     @abstractmethod
     def gate_cases(self, task: Task) -> tuple[Case, ...]:
         """Cases every variant is checked on, cheapest first."""
@@ -82,6 +116,16 @@ class Tier(ABC):
         Seeds are public: the tier mixes them with a secret of its own.
         """
 
+    def check_all(self, task: Task, asked: Sequence[tuple[Candidate, Sequence[Draw]]]) -> list[Checked] | Failure:
+        """`check` on several cases in order, as one request where the tier can; the first failure ends it."""
+        passed = []
+        for candidate, draws in asked:
+            checked = self.check(task, candidate, draws)
+            if isinstance(checked, Failure):
+                return checked
+            passed.append(checked)
+        return passed
+
     @abstractmethod
     def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
         """A quick latency, for tuning; samples taken here never enter a fitness."""
@@ -90,13 +134,38 @@ class Tier(ABC):
     def compare(self, task: Task, candidate: Candidate, baseline: Candidate, *, pairs: int, incumbent: float) -> Timing | Failure:
         """Times candidate and baseline side by side. May stop early where a speedup of `incumbent` is out of reach (0: never)."""
 
+    def compare_all(self, task: Task, sides: Sequence[Sides], *, pairs: int, placement: int) -> list[Timing] | Failure:
+        """`compare` on several cases, `pairs` each, as one request where the tier can.
+
+        Args:
+            task: Of all sides.
+            sides: Candidate and baseline per case.
+            pairs: Of each case.
+            placement: Timings with different numbers use different memory, those with the same number share it where they can.
+        """
+        timings = []
+        for candidate, baseline in sides:
+            timing = self.compare(task, candidate, baseline, pairs=pairs, incumbent=0.0)
+            if isinstance(timing, Failure):
+                return timing
+            timings.append(timing)
+        return timings
+
+    def noise_of(self, task: Task, case: Case) -> NoiseFloor | None:
+        """The A/A noise of a case measured in this session; None where nothing was timed."""
+        return None
+
     @abstractmethod
     def noise_floor(self) -> float:
         """Relative half-width of the A/A interval measured so far; 0 where latencies are modelled."""
 
     @abstractmethod
     def fresh(self) -> None:
-        """Replaces worker processes, so that what follows runs in new ones (verification)."""
+        """What follows runs in new worker processes (verification), until `settle`."""
+
+    def settle(self) -> None:
+        """Ends what `fresh` began."""
+        return
 
     @abstractmethod
     def close(self) -> None:

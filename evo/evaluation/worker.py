@@ -1,5 +1,9 @@
 """Warm, trusted processes with a deadline: a nursery with torch imported forks them, so a dead one is replaced in under a second.
 
+A worker with a *spare* has a second process that waits with its device context ready and takes over at once; the spare is made as soon
+as the first process has answered, at the price of one idle context (about half a gigabyte of device memory): a fault is the moment at which
+nobody should wait for a context. Processes are ended through pidfds where the kernel has them, so never a stranger of the same number.
+
 A worker runs code of ours only (replay of validated plans, the judge). It may still die (an illegal access poisons its CUDA context,
 a kernel may hang), so the caller gets WorkerDied and the next call a new process. Messages between these processes are pickled: both
 ends are ours and no candidate code runs in either.
@@ -16,7 +20,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,13 +30,42 @@ from evo.errors import SandboxError, WorkerDied
 from evo.tracing.sandbox import PR_SET_PDEATHSIG, search_path
 
 
+@dataclass
+class _Process:
+    """One forked worker. `handle` is its pidfd, None on kernels without."""
+
+    pid: int
+    handle: int | None
+    connection: Connection
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end of the connection is closed; asked only while it owes no answer."""
+        try:
+            return self.connection.poll(0)
+        except OSError:
+            return True
+
+    def kill(self) -> None:
+        self.connection.close()
+        with contextlib.suppress(ProcessLookupError):
+            if self.handle is None:
+                os.kill(self.pid, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
+
 class Nursery:
-    """Forks workers. It has torch and triton imported and never touches a device itself."""
+    """Forks workers, for any thread. It has torch and triton imported and never touches a device itself."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": search_path()}
         self._socket = ours
+        self._lock = threading.Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "evo.evaluation.worker", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
@@ -39,7 +74,7 @@ class Nursery:
         )
         theirs.close()
 
-    def fork(self, factory: str) -> tuple[int, Connection]:
+    def fork(self, factory: str) -> _Process:
         """A new worker that serves the object `factory` (``module:name``, called without arguments) makes.
 
         Raises:
@@ -47,15 +82,18 @@ class Nursery:
         """
         ours, theirs = socket.socketpair()
         try:
-            socket.send_fds(self._socket, [factory.encode()], [theirs.fileno()])
-            answer = self._socket.recv(64)
+            with self._lock:
+                socket.send_fds(self._socket, [factory.encode()], [theirs.fileno()])
+                answer, handles, _, _ = socket.recv_fds(self._socket, 64, 1)
         except OSError as error:
+            ours.close()
             raise SandboxError(f"the nursery of workers ended: {error}") from error
         finally:
             theirs.close()
         if not answer:
+            ours.close()
             raise SandboxError("the nursery of workers ended; run with TRITON_EVOLVE_DEBUG=1 to see why")
-        return int(answer), Connection(ours.detach())
+        return _Process(int(answer), handles[0] if handles else None, Connection(ours.detach()))
 
     def close(self) -> None:
         """Ends the nursery and with it all workers. Idempotent."""
@@ -71,54 +109,98 @@ class Worker:
         nursery: Where processes come from.
         role: For messages.
         factory: See `Nursery.fork`.
+        spare: Whether a second process is kept ready.
+
+    Attributes:
+        generation: How many processes there have been; whatever one knew, the next does not.
+        told: What the newest call was at when it answered or died, see `tell`.
     """
 
-    def __init__(self, nursery: Nursery, role: str, factory: str) -> None:
+    def __init__(self, nursery: Nursery, role: str, factory: str, *, spare: bool = False) -> None:
         self._nursery = nursery
         self.role = role
         self._factory = factory
-        self._pid = 0
-        self._connection: Connection | None = None
+        self._keeps_spare = spare
+        self._process: _Process | None = None
+        self._spare: _Process | None = None
+        self.generation = 0
+        self.told = ""
 
     def call(self, method: str, *arguments: Any, deadline_s: float) -> Any:
         """Calls a method of the worker's object.
 
+        Args:
+            method, arguments: What to call.
+            deadline_s: For the answer, anew from each time that the worker tells where it is.
+
         Raises:
             WorkerDied: It did not answer in time, died, or said that its device is poisoned; the next call gets a new process.
         """
-        connection = self._ensure()
+        process = self._ensure()
+        self.told = ""
         try:
-            connection.send_bytes(pickle.dumps((method, arguments)))
-            if not connection.poll(deadline_s):
-                raise WorkerDied(self.role, "deadline")
-            answer = pickle.loads(connection.recv_bytes())
+            process.connection.send_bytes(pickle.dumps((method, arguments)))
+            while True:
+                if not process.connection.poll(deadline_s):
+                    raise WorkerDied(self.role, "deadline")
+                answer = pickle.loads(process.connection.recv_bytes())
+                if answer[0] != "told":
+                    break
+                self.told = answer[1]
         except (EOFError, OSError) as error:
-            self.stop()
+            self._end()
             raise WorkerDied(self.role, f"died ({error or type(error).__name__})") from error
         except WorkerDied:
-            self.stop()
+            self._end()
             raise
         if answer[0] == "fatal":
-            self.stop()
+            self._end()
             raise WorkerDied(self.role, answer[1])
+        if self._keeps_spare and self._spare is None:
+            self._spare = self._nursery.fork(self._factory)
         return answer[1]
 
-    def stop(self) -> None:
-        """Ends the process. Idempotent."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+    @property
+    def started(self) -> bool:
+        """Whether there is a process that can answer without being made first."""
+        return self._process is not None
 
-    def _ensure(self) -> Connection:
-        if self._connection is None:
-            self._pid, self._connection = self._nursery.fork(self._factory)
-        return self._connection
+    def stop(self) -> None:
+        """Ends its processes. Idempotent."""
+        self._end()
+        if self._spare is not None:
+            self._spare.kill()
+            self._spare = None
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _ensure(self) -> _Process:
+        if self._process is None:
+            spare, self._spare = self._spare, None
+            if spare is not None and spare.ended:
+                spare.kill()
+                spare = None
+            self._process = spare or self._nursery.fork(self._factory)
+            self.generation += 1
+        return self._process
+
+
+_callers: list[Connection] = []
+"""In a worker: the one connection that it serves."""
+
+
+def tell(text: str) -> None:
+    """Inside of a worker: says where it is in a long call. That gives it another deadline, and a name to what goes wrong there."""
+    for connection in _callers:
+        connection.send_bytes(pickle.dumps(("told", text)))
 
 
 def serve(connection: Connection, target: object) -> None:
     """The worker's loop. Any exception is the device's or ours: it is told and ends the process, since a context may be poisoned."""
+    _callers[:] = [connection]
     while True:
         try:
             method, arguments = pickle.loads(connection.recv_bytes())
@@ -149,14 +231,35 @@ def nursery_loop(control: socket.socket) -> None:
             control.close()
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            module, _, name = message.decode().partition(":")
-            serve(Connection(descriptors[0]), getattr(importlib.import_module(module), name)())
+            _work(Connection(descriptors[0]), message.decode())
             os._exit(0)
         os.close(descriptors[0])
-        control.send(str(pid).encode())
+        handle = _handle_of(pid)
+        socket.send_fds(control, [str(pid).encode()], [] if handle is None else [handle])
+        if handle is not None:
+            os.close(handle)
+
+
+def _work(connection: Connection, factory: str) -> None:
+    module, _, name = factory.partition(":")
+    try:
+        target = getattr(importlib.import_module(module), name)()
+    except Exception as error:
+        connection.recv_bytes()  # the answer belongs to the first request; until then a spare that failed looks like any other
+        connection.send_bytes(pickle.dumps(("fatal", f"cannot start: {type(error).__name__}: {error}")))
+        raise
+    serve(connection, target)
+
+
+def _handle_of(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # a kernel or a sandbox without pidfds, or a child that has ended already
+        return None
 
 
 if __name__ == "__main__":
     if not os.environ.get("TRITON_EVOLVE_DEBUG"):
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  for the life of the process
-    nursery_loop(socket.socket(fileno=int(sys.argv[1])))
+    # Not this module's own: whatever workers import of `evo.evaluation.worker` must be what serves them.
+    importlib.import_module("evo.evaluation.worker").nursery_loop(socket.socket(fileno=int(sys.argv[1])))

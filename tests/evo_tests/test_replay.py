@@ -18,7 +18,7 @@ from experiments.task_table import captured, entry_of, replay_us
 from tests.evo_tests import ladder_task as modules
 
 pytestmark = pytest.mark.gpu
-SETTINGS = EvaluationSettings(tune_trials=3, start_tune_trials=3, pairs=16, verify_pairs=16, run_deadline_s=10)
+SETTINGS = EvaluationSettings(tune_trials=3, start_tune_trials=3, race=(8, 16), run_deadline_s=10)
 
 
 @pytest.fixture(scope="module")

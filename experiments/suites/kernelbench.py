@@ -1,0 +1,248 @@
+"""Reads a KernelBench problem, from a checkout that the user names, as a Task; none of the suite's code lives here.
+
+A problem file defines `Model`, `get_init_inputs` and `get_inputs`, and its sizes as constants of the module. The file is run once per
+case with some constants replaced, and `get_inputs` under a recorder: no data is drawn, what it would draw becomes a `TensorSpec`.
+So the evaluator draws inputs of the same distribution on its own device from its own seeds. Parameters of the model become
+further arguments of the task, drawn around their initial values rather than at them: a weight of ones cannot be left out.
+
+What a `TensorSpec` cannot say is refused: inputs that other functions made of what was drawn, models with buffers. One liberty is
+taken and noted: a random scalar that scales an input counts as 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from evo.errors import TaskError
+from evo.tasks.base import Argument, Case, Task, TensorSpec, Tolerance
+from experiments.suites.recorded_inputs import Recorder
+
+ENTRY = "forward"
+"""What every kernel module of such a task defines: a function of the inputs and then the model's parameters."""
+
+Constants = Mapping[str, object]
+"""Names of a problem file's constants with other values; empty for the problem as it is."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A problem under some constants: its case, and its model with plain parameters on the CPU."""
+
+    case: Case
+    model: torch.nn.Module
+    inputs: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem file.
+
+    Attributes:
+        number: In its level.
+        level: Of the suite.
+        path: Of the file.
+        training: The problem as it is.
+        small: The same with smaller constants.
+        notes: Liberties that were taken.
+    """
+
+    number: int
+    level: int
+    path: Path
+    training: Setting
+    small: tuple[Setting, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Task name, e.g. ``kernelbench_1_23``."""
+        return f"kernelbench_{self.level}_{self.number}"
+
+    def reference(self) -> Callable[..., Any]:
+        """The model of whichever setting has the shapes it is called with, as a function of inputs and parameters."""
+        settings = {_shapes(setting.case.arguments): setting for setting in (*self.small, self.training)}
+
+        def reference(*arguments: Any) -> Any:
+            setting = settings[_shapes(arguments)]
+            names = [name for name, _ in setting.model.named_parameters()]
+            state = dict(zip(names, arguments[setting.inputs :], strict=True))
+            return torch.func.functional_call(setting.model, state, arguments[: setting.inputs])
+
+        return reference
+
+
+def find_problem(root: Path, level: int, number: int) -> Path:
+    """The file of a problem in a checkout.
+
+    Raises:
+        TaskError: No such file, or several.
+    """
+    found = sorted((root / "KernelBench" / f"level{level}").glob(f"{number}_*.py"))
+    if len(found) != 1:
+        action = "give the root of a checkout of KernelBench, which holds KernelBench/level1"
+        raise TaskError(f"{root}: problem {number} of level {level}", given=f"{len(found)} files", action=action)
+    return found[0]
+
+
+def read_problem(path: Path, small: Sequence[Constants]) -> Problem:
+    """Reads a problem file.
+
+    Args:
+        path: ``…/level1/23_Softmax.py``.
+        small: Constants of the small cases, at least one.
+
+    Raises:
+        TaskError: The file, its inputs or its model cannot be used; says why.
+    """
+    notes: list[str] = []
+    training = _setting(path, {}, notes)
+    smaller = [_setting(path, constants, notes) for constants in small]
+    number = int(path.name.split("_")[0])
+    level = int("".join(filter(str.isdigit, path.parent.name)) or 0)
+    return Problem(number, level, path, training, tuple(smaller), tuple(dict.fromkeys(notes)))
+
+
+def problem_task(path: Path, small: Sequence[Constants], starts: Sequence[str]) -> Task:
+    """The task of a problem file.
+
+    Args:
+        path, small: See `read_problem`.
+        starts: Source of starting kernels, which define `ENTRY`.
+    """
+    problem = read_problem(path, small)
+    title = path.stem.partition("_")[2].replace("_", " ").strip()
+    return Task(
+        name=problem.name,
+        description=f"{title} of KernelBench, level {problem.level}, number {problem.number}, in the dtypes of its inputs.",
+        entry=ENTRY,
+        reference=problem.reference(),
+        training_cases=(problem.training.case,),
+        held_out_cases=(),
+        small_cases=tuple(setting.case for setting in problem.small),
+        starting_kernels=tuple(starts),
+        tolerance=Tolerance(),
+        kind="kernelbench",
+    )
+
+
+def task_file(folder: Path, path: Path, small: Sequence[Constants], starts: Sequence[str]) -> Path:
+    """Writes a task file for a problem, which `evo.tasks.loading.load_task`, and so every process of an evaluator, can read."""
+    root = Path(__file__).resolve().parents[2]
+    text = f'''
+        """Problem {path.name} of KernelBench as a task."""
+
+        import sys
+        from pathlib import Path
+
+        if {str(root)!r} not in sys.path:
+            sys.path.append({str(root)!r})
+
+        from experiments.suites.kernelbench import problem_task
+
+        TASK = problem_task(Path({str(path.resolve())!r}), {[dict(item) for item in small]!r}, {list(starts)!r})
+        '''
+    file = folder / f"{path.stem}.py"
+    file.write_text(textwrap.dedent(text).lstrip(), encoding="utf-8")
+    return file
+
+
+def _setting(path: Path, constants: Constants, notes: list[str]) -> Setting:
+    module = _run(path, constants)
+    try:
+        with FakeTensorMode(), Recorder() as recorder:
+            given = module["get_inputs"]()
+        arguments = [recorder.argument(item, f"{path.name}: input {position}") for position, item in enumerate(given)]
+        notes.extend(recorder.notes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            init = module["get_init_inputs"]()
+            model: torch.nn.Module = module["Model"](*init)
+    except TaskError:
+        raise
+    except Exception as error:
+        raise TaskError(
+            str(path), given=f"{type(error).__name__}: {error}", action="get_inputs or Model cannot be run"
+        ) from error
+    if next(model.buffers(), None) is not None:
+        raise TaskError(str(path), given="a model with buffers", allowed="inputs and parameters")
+    inputs, name = len(arguments), _named(arguments)
+    arguments += [_parameter(parameter) for parameter in model.parameters()]
+    moved, flops = _work(model, arguments[:inputs])
+    moved += sum(item.nbytes for item in arguments if isinstance(item, TensorSpec))
+    return Setting(Case(name, tuple(arguments), moved, flops), model.requires_grad_(False), inputs)
+
+
+def _run(path: Path, constants: Constants) -> dict[str, Any]:
+    """The names a problem file defines, some of its constants replaced."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        raise TaskError(
+            str(path), given=f"{type(error).__name__}: {error}", action="give a problem file of KernelBench"
+        ) from error
+    places = {
+        node.targets[0].id: node
+        for node in tree.body
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
+    }
+    for name, value in constants.items():
+        if name not in places:
+            raise TaskError(f"{path}: constant {name}", given="no such constant", allowed=", ".join(places))
+        places[name].value = ast.copy_location(ast.parse(repr(value), mode="eval").body, places[name].value)
+    names: dict[str, Any] = {"__name__": "kernelbench_problem"}
+    exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), names)
+    missing = [name for name in ("Model", "get_inputs", "get_init_inputs") if name not in names]
+    if missing:
+        raise TaskError(str(path), given=f"no {', '.join(missing)}", action="give a problem file of KernelBench")
+    return names
+
+
+def _parameter(parameter: torch.Tensor) -> TensorSpec:
+    """Uniform over the range of the initial values; around a constant where they are all equal."""
+    values = parameter.detach()
+    low, high = float(values.min()), float(values.max())
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    return TensorSpec(tuple(parameter.shape), str(parameter.dtype).removeprefix("torch."), "uniform", low=low, high=high)
+
+
+def _work(model: torch.nn.Module, arguments: Sequence[Argument]) -> tuple[int, int]:
+    """Bytes of the model's outputs, and its floating-point operations (of products; else one per element), from a run without data."""
+    with torch.no_grad():
+        device = torch.device("meta")
+        twin = copy.deepcopy(model).to(device)
+        given = [
+            torch.empty(item.shape, dtype=getattr(torch, item.dtype), device=device) if isinstance(item, TensorSpec) else item
+            for item in arguments
+        ]
+        with FlopCounterMode(display=False) as counter:
+            outputs = list(_flat(twin(*given)))
+    elements = sum(item.numel for item in arguments if isinstance(item, TensorSpec))
+    return sum(item.numel() * item.element_size() for item in outputs), max(int(counter.get_total_flops()), elements)
+
+
+def _flat(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _flat(item)
+
+
+def _shapes(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(item.shape) if isinstance(item, TensorSpec | torch.Tensor) else item for item in arguments)
+
+
+def _named(arguments: Sequence[Argument]) -> str:
+    sizes = ["x".join(map(str, item.shape)) or "scalar" for item in arguments if isinstance(item, TensorSpec)]
+    return "_".join(sizes) or "no_tensors"

@@ -457,6 +457,8 @@ class EventKind(StrEnum):
     RESUMED = "resumed"
     STOPPED = "stopped"
     WORKER_LOST = "worker_lost"
+    QUARANTINED = "quarantined"
+    """A device is used no more; of no task, the reason names it."""
 
 
 @dataclasses.dataclass(frozen=True)

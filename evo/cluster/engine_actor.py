@@ -132,6 +132,13 @@ class EngineActor:
                 self._engine.give_back(number, reason)
         return self._delivered.pop(worker, 0)
 
+    async def quarantine(self, worker: str, reason: str) -> None:
+        """Records that a worker's device is used no more; what the worker holds goes to others and counts against nothing."""
+        await self.release(worker)
+        with self._recording():
+            self._engine.quarantine(f"{worker}: {reason}")
+        self._lives[worker] += 1
+
     async def stop(self, reason: str) -> None:
         """Hands out nothing more; results of work in hand are still recorded."""
         with self._recording():

@@ -16,7 +16,7 @@ from evo.cluster.evaluating import EvaluatorActor
 from evo.cluster.proposing import ProposerActor
 from evo.cluster.session import Capacity
 from evo.cluster.spec import RunSpec
-from evo.errors import ConfigError, DeviceError, InputError, SandboxError, TritonEvolveError
+from evo.errors import BadDeviceError, ConfigError, DeviceError, InputError, SandboxError, TritonEvolveError
 from evo.search.progress import Progress
 
 WAKE_S = 0.25
@@ -144,7 +144,8 @@ class Driver:
         return self._grace_ends is not None and time.monotonic() > self._grace_ends
 
     def _ended(self, worker: _Worker, reference: Any) -> None:
-        """Takes a worker's end: the normal one, or a failure after which it is sent to work again."""
+        """Takes a worker's end: the normal one, a failure after which it is sent to work again, or one of its device, which is then
+        left alone while the others go on."""
         try:
             ray.get(reference)
             return
@@ -155,17 +156,26 @@ class Driver:
         if isinstance(failure, InputError):
             raise failure
         self._call("progress")  # raises what made the engine fail, which then explains the worker's failure
+        if isinstance(failure, BadDeviceError):
+            self._call("quarantine", worker.name, str(failure))
+            ray.kill(worker.handle, no_restart=True)
+            self._give_up_without(worker, f"the last {worker.role}'s device is in quarantine: {failure}", failure)
+            return
         if isinstance(failure, DeviceError | SandboxError):  # of the machine, not of the work
             self._call("release", worker.name)
         delivered = self._call("lost", worker.name, _reason(failure))
         worker.strikes = 1 if delivered else worker.strikes + 1
         if worker.strikes < MAX_STRIKES:
             self._send_to_work(worker)
-        elif not any(other.role == worker.role for other in self._working.values()):
+        else:
+            text = f"every {worker.role} failed {MAX_STRIKES} times without a result; last: {_reason(failure)}"
+            self._give_up_without(worker, text, failure)
+
+    def _give_up_without(self, worker: _Worker, reason: str, failure: Exception) -> None:
+        """Ends the run where nobody else does the work of a worker that is not started again."""
+        if not any(other.role == worker.role for other in self._working.values()):
             self._call("stop", f"every {worker.role} failed")
-            raise DeviceError(
-                f"every {worker.role} failed {MAX_STRIKES} times without a result; last: {_reason(failure)}"
-            ) from failure
+            raise DeviceError(reason) from failure
 
     def _end_workers(self) -> None:
         for worker in self._working.values():

@@ -34,6 +34,8 @@ MAX_GRAPHS = 128
 THROTTLE_PAUSE_S = 0.25
 THROTTLE_ATTEMPTS = 20
 PAIRS_PER_READING = 8
+BASELINE = 1 << 20
+"""Added to the number of a placement for the baseline's copy of its code, also where a candidate has the same plan."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ class ReplayProcess:
             pairs: Of each case.
             placement: Number of the arena.
             order_seed: Of the order within pairs.
-            aa: Both sides are the baseline; the second is loaded anew, as an equal kernel of another variant would be.
+            aa: Both sides are the baseline: their outputs need no look.
         """
         missing = self._take([work for pair in sides for work in pair])
         if missing is not None:
@@ -219,8 +221,9 @@ class ReplayProcess:
         self, candidate: Work, baseline: Work, seed: int, pairs: int, placement: int, order: random.Random, aa: bool
     ) -> Compared:
         tell(candidate.case)
-        theirs = self._graph(baseline, seed, placement, None)
-        ours = self._graph(candidate, seed, placement, theirs.layout, copy=1 if aa else 0)
+        # Each side loads its code for itself and anew for each placement: where it lies is part of the placement.
+        theirs = self._graph(baseline, seed, placement, None, copy=BASELINE + placement)
+        ours = self._graph(candidate, seed, placement, theirs.layout, copy=placement)
         mine: list[float] = []
         other: list[float] = []
         looked_at, number = order.randrange(pairs), order.randrange(ours.layout.sets)

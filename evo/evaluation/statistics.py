@@ -110,20 +110,23 @@ def student(freedom: int) -> float:
 
 
 def fitness_interval(
-    blocks_per_case: Sequence[Sequence[Sequence[float]]], floors: Sequence[NoiseFloor | None], seed: int
+    blocks_per_case: Sequence[Sequence[Sequence[float]]],
+    floors: Sequence[NoiseFloor | None],
+    seed: int,
+    resamples: int = RESAMPLES,
 ) -> Interval:
     """The geometric mean of speedups over cases, with an interval that holds what placement does too.
 
     Args:
         blocks_per_case: Per case, blocks of log ratios; each block was measured in memory of its own.
         floors: The A/A noise per case, None where it was not measured.
-        seed: Of the resampling.
+        seed, resamples: Of the bootstrap.
 
     Raises:
         ValueError: As `geometric_mean_interval`.
     """
     pooled = [[ratio for block in blocks for ratio in block] for blocks in blocks_per_case]
-    plain = geometric_mean_interval(pooled, seed)
+    plain = geometric_mean_interval(pooled, seed, resamples)
     width = max(_floor_width(blocks_per_case, floors), _own_width(blocks_per_case))
     return Interval(plain.point, min(plain.low, plain.point * math.exp(-width)), max(plain.high, plain.point * math.exp(width)))
 

@@ -137,7 +137,8 @@ def render_status(status: RunStatus) -> RenderableType:
     if status.bills:
         bills = (f"{model}: {requests} requests, ${dollars:.2f}" for model, (requests, dollars) in sorted(status.bills.items()))
         parts.append(Text("models: " + "; ".join(bills)))
-    for event in status.events[-SHOWN_EVENTS:]:
+    earlier = [event for event in status.events[:-SHOWN_EVENTS] if event.kind is EventKind.QUARANTINED]
+    for event in (*earlier, *status.events[-SHOWN_EVENTS:]):
         where = " ".join(part for part in (event.task, event.lineage) if part)
         parts.append(Text(f"{event.kind.value} {where}: {event.reason}"))
     return Group(*parts)

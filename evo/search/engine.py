@@ -229,6 +229,10 @@ class Engine:
             raise ValueError(f"gpu seconds: given {seconds}; allowed: 0 or more")
         self._ledger.meter.gpu_s += seconds
 
+    def quarantine(self, reason: str) -> None:
+        """Records that a device is used no more, and why."""
+        self._ledger.commit([Event(EventKind.QUARANTINED, "", 0, "", "", reason)])
+
     # ---- the run
 
     def stop(self, reason: str) -> None:

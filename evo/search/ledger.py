@@ -134,7 +134,7 @@ class Ledger:
             self.epoch += 1
             for state in self.states.values():
                 state.exhaustion.new_session()
-        elif event.kind is not EventKind.STOPPED:
+        elif event.kind not in (EventKind.STOPPED, EventKind.QUARANTINED):
             self._known(event.task).apply_event(event)
 
     def _known(self, task: str) -> TaskState:

@@ -25,7 +25,10 @@ cluster: {{device: cpu}}
 
 
 EVALUATORS = '''
-from evo.errors import DeviceError
+import tempfile
+from pathlib import Path
+
+from evo.errors import BadDeviceError, DeviceError
 from evo.evaluation.base import Evaluator
 from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import Evaluation, Stage, Status
@@ -44,6 +47,25 @@ class Broken(SimulatedEvaluator):
 def broken(tasks, settings, device):
     """A device that does not work."""
     return Broken(settings.seed)
+
+
+class Dying(SimulatedEvaluator):
+    def evaluate(self, item, claim):
+        raise BadDeviceError("GPU 1 (NVIDIA H200, GPU-5a1d) fails its health check twice: 7 words of memory do not keep the pattern")
+
+
+def one_bad(tasks, settings, device):
+    """The first one made in a run (of that seed) has a bad device; whoever is made later has a good one."""
+    try:
+        Path(tempfile.gettempdir(), f"bad-device-{settings.seed}").touch(exist_ok=False)
+    except FileExistsError:
+        return SimulatedEvaluator(settings.seed, duration_s=0.05, duration_sigma=0.2)
+    return Dying(settings.seed)
+
+
+def all_bad(tasks, settings, device):
+    """Every device is bad."""
+    return Dying(settings.seed)
 
 
 class Strict(SimulatedEvaluator):

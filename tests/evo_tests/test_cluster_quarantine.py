@@ -1,0 +1,65 @@
+"""A device that fails its health check twice is named and left alone; the other devices finish the run."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from evo.cluster.running import Driver
+from evo.cluster.session import Capacity
+from evo.cluster.spec import RunSpec
+from evo.commands.search import make_header
+from evo.config import RunConfig
+from evo.errors import DeviceError
+from evo.records import EventKind
+from evo.reporting.status import StatusReader, render_status
+from population_store.opening import open_store
+from tests.evo_tests.journal_check import check_journal
+
+pytestmark = pytest.mark.usefixtures("local_ray")
+
+
+@pytest.fixture
+def seed() -> Iterator[int]:
+    yield os.getpid()
+    Path(tempfile.gettempdir(), f"bad-device-{os.getpid()}").unlink(missing_ok=True)
+
+
+def drive(config: RunConfig, store: Path) -> str:
+    from evo.cluster.setup import load_tasks
+
+    spec = RunSpec(config, str(store), make_header(config, load_tasks(config)), "cpu:cuda:90")
+    return Driver(spec, Capacity(cpus=2, gpus=0, local=True), lambda progress: None, lambda: None).run()
+
+
+def test_a_bad_device_is_left_alone_and_the_others_go_on(
+    tmp_path: Path, simulated_config: Callable[..., RunConfig], evaluator_module: str, seed: int
+) -> None:
+    config = simulated_config(seed=seed, evaluations=12)
+    cluster = config.cluster.model_copy(update={"evaluators": 2})
+    config = config.model_copy(update={"evaluator": f"{evaluator_module}:one_bad", "cluster": cluster})
+    store = tmp_path / "run.sqlite"
+    assert "12 evaluations" in drive(config, store)
+    with open_store(str(store)) as opened:
+        assert check_journal(opened, finished=True) == []
+        (event,) = [event for event in opened.events() if event.kind is EventKind.QUARANTINED]
+        assert not [event for event in opened.events() if event.kind is EventKind.WORKER_LOST], "no variant is to blame"
+        text = io.StringIO()
+        Console(file=text, width=300).print(render_status(StatusReader(opened).look()))
+    assert event.reason.startswith("evaluator-")
+    assert "GPU 1 (NVIDIA H200, GPU-5a1d)" in event.reason
+    assert f"quarantined : {event.reason}" in text.getvalue()
+
+
+def test_a_run_without_a_good_device_ends_and_says_which_and_why(
+    tmp_path: Path, simulated_config: Callable[..., RunConfig], evaluator_module: str
+) -> None:
+    config = simulated_config().model_copy(update={"evaluator": f"{evaluator_module}:all_bad"})
+    with pytest.raises(DeviceError, match=r"in quarantine: GPU 1 .*7 words of memory"):
+        drive(config, tmp_path / "run.sqlite")

@@ -1,0 +1,107 @@
+"""Checks share the device, timing has it alone, nobody starves; device seconds are divided among who used it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from evo.evaluation.stages import StageClock
+from evo.evaluation.turns import Sharing
+
+
+def test_checks_run_side_by_side_and_timing_alone() -> None:
+    sharing, lock = Sharing(), threading.Lock()
+    now = {"shared": 0, "alone": 0}
+    seen: list[tuple[int, int]] = []
+
+    def use(kind: str) -> None:
+        with sharing.shared() if kind == "shared" else sharing.alone():
+            with lock:
+                now[kind] += 1
+                seen.append((now["shared"], now["alone"]))
+            time.sleep(0.01)
+            with lock:
+                now[kind] -= 1
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(use, ["shared", "shared", "shared", "alone"] * 10))
+    assert all(alone == 0 or (shared, alone) == (0, 1) for shared, alone in seen)
+    assert max(shared for shared, _ in seen) > 1, "checks never overlapped"
+
+
+def test_who_waits_to_be_alone_is_not_kept_waiting_by_newcomers() -> None:
+    sharing, stop = Sharing(), threading.Event()
+
+    def share() -> None:
+        while not stop.is_set():
+            with sharing.shared():
+                time.sleep(0.005)
+
+    threads = [threading.Thread(target=share) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    started = time.monotonic()
+    with sharing.alone():
+        waited = time.monotonic() - started
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert waited < 1
+
+
+def test_who_is_alone_may_ask_again() -> None:
+    sharing = Sharing()
+    with sharing.alone(), sharing.shared(), sharing.alone():
+        pass
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(lambda: sharing.alone().__enter__()).result(timeout=5) is None
+
+
+class Hand:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_device_seconds_are_divided_among_who_had_the_device() -> None:
+    hand = Hand()
+    clock = StageClock(hand)
+    entered, leave, mine = threading.Event(), threading.Event(), []
+
+    def other() -> None:
+        with clock.device():
+            entered.set()
+            leave.wait(5)
+        mine.append(clock.my_device_s)
+
+    with clock.device():
+        hand.now = 2.0
+        thread = threading.Thread(target=other)
+        thread.start()
+        entered.wait(5)
+        hand.now = 6.0
+    leave.set()
+    thread.join()
+    hand.now = 100.0
+    assert clock.device_s == pytest.approx(6.0), "the union: nobody had it afterwards"
+    assert clock.my_device_s == pytest.approx(2.0 + 4.0 / 2)
+    assert mine == [pytest.approx(2.0)]
+
+
+def test_stages_and_counts_add_up() -> None:
+    hand = Hand()
+    clock = StageClock(hand)
+    for _ in range(3):
+        with clock.stage("check"):
+            hand.now += 1.5
+        clock.count("pairs", 4)
+    assert clock.seconds["check"] == pytest.approx(4.5)
+    assert clock.counts == {"pairs": 12}
+    assert clock.seconds["judge"] == 0.0

@@ -1,0 +1,108 @@
+"""Workers hang, die and answer late in real processes; whoever called is told in time, and the next call is served."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from evo.errors import WorkerDied
+from evo.evaluation.worker import Nursery, Worker
+from tests.evo_tests.running_processes import alive, wait_until
+
+SERVED = "tests.evo_tests.served_objects"
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def made(nursery: Nursery) -> Iterator[Callable[..., Worker]]:
+    workers: list[Worker] = []
+
+    def make(name: str = "Served", *, spare: bool = False) -> Worker:
+        workers.append(Worker(nursery, "replay", f"{SERVED}:{name}", spare=spare))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.stop()
+
+
+def test_a_hanging_worker_is_ended_at_its_deadline_and_replaced(made: Callable[..., Worker]) -> None:
+    worker = made()
+    first = worker.call("pid", deadline_s=DEADLINE_S)
+    started = time.monotonic()
+    with pytest.raises(WorkerDied, match="deadline"):
+        worker.call("refuse_to_end", deadline_s=0.2)
+    assert time.monotonic() - started < 2
+    wait_until(lambda: not alive([first]), "end of the hanging process", 5)
+    assert worker.call("pid", deadline_s=DEADLINE_S) != first
+    assert worker.generation == 2
+
+
+@pytest.mark.parametrize(("method", "reason"), [("die", "died"), ("crash", "died"), ("fail", "illegal memory access")])
+def test_a_worker_that_dies_says_so_and_is_replaced(made: Callable[..., Worker], method: str, reason: str) -> None:
+    worker = made()
+    with pytest.raises(WorkerDied, match=reason):
+        worker.call(method, deadline_s=DEADLINE_S)
+    assert worker.call("pid", deadline_s=DEADLINE_S) != os.getpid()
+
+
+def test_a_spare_takes_over_at_once(made: Callable[..., Worker]) -> None:
+    worker = made("SlowToStart", spare=True)
+    worker.call("pid", deadline_s=DEADLINE_S)
+    time.sleep(1.5)  # the spare makes itself ready meanwhile
+    with pytest.raises(WorkerDied):
+        worker.call("die", deadline_s=DEADLINE_S)
+    started = time.monotonic()
+    age_s = worker.call("age_s", deadline_s=DEADLINE_S)
+    assert time.monotonic() - started < 0.5, "a process made anew takes a second"
+    assert age_s > 0.2, "it waited with its context ready"
+    with pytest.raises(WorkerDied):
+        worker.call("die", deadline_s=DEADLINE_S)
+    assert worker.call("pid", deadline_s=DEADLINE_S), "the spare was replaced too"
+
+
+def test_a_spare_that_died_while_it_waited_blames_nobody(made: Callable[..., Worker]) -> None:
+    worker = made(spare=True)
+    first = worker.call("pid", deadline_s=DEADLINE_S)
+    with pytest.raises(WorkerDied):
+        worker.call("die", deadline_s=DEADLINE_S)
+    second = worker.call("pid", deadline_s=DEADLINE_S)
+    assert worker._spare is not None
+    os.kill(worker._spare.pid, 9)
+    wait_until(lambda: worker._spare is None or worker._spare.ended, "end of the spare", 5)
+    with pytest.raises(WorkerDied):
+        worker.call("die", deadline_s=DEADLINE_S)
+    assert worker.call("pid", deadline_s=DEADLINE_S) not in (first, second)
+
+
+def test_who_tells_where_it_is_gets_time_for_each_step(made: Callable[..., Worker]) -> None:
+    worker = made()
+    assert worker.call("steps", 4, 0.4, deadline_s=1.0) == 4, "1.6 s in all, 0.4 s each"
+    with pytest.raises(WorkerDied, match="deadline"):
+        worker.call("hang_at", "4096x4096", deadline_s=0.3)
+    assert worker.told == "4096x4096"
+
+
+def test_what_cannot_be_made_says_why(made: Callable[..., Worker]) -> None:
+    with pytest.raises(WorkerDied, match="cannot start: RuntimeError: no CUDA-capable device"):
+        made("Unmakeable").call("pid", deadline_s=DEADLINE_S)
+
+
+def test_stopping_leaves_no_process(made: Callable[..., Worker]) -> None:
+    worker = made(spare=True)
+    pids = [worker.call("pid", deadline_s=DEADLINE_S)]
+    assert worker._spare is not None
+    pids.append(worker._spare.pid)
+    worker.stop()
+    worker.stop()
+    wait_until(lambda: not alive(pids), "end of both processes", 5)

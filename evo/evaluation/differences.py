@@ -7,7 +7,7 @@ from enum import StrEnum
 
 import torch
 
-from evo.evaluation.tiling import element_weight, errors, special_mask, tiles
+from evo.evaluation.tiling import element_weight, errors, row_norms, special_mask, tiles
 
 MAP_ROWS, MAP_COLUMNS = 8, 32
 SPREAD_RELATIVE = 2e-2
@@ -28,7 +28,7 @@ class Wrongness:
 
     Attributes:
         index: Position among the flattened outputs.
-        candidate, exact: What was got and the oracle's answer.
+        candidate, exact, reference: What was got, the oracle's answer, and the reference's in the task's own dtypes.
         tile: Elements per tile, see `evo.evaluation.tiling.tile_size`.
         measure: Which test failed.
         ratio: Worst measure as a multiple of what is allowed.
@@ -41,6 +41,7 @@ class Wrongness:
     index: int
     candidate: torch.Tensor
     exact: torch.Tensor
+    reference: torch.Tensor
     tile: int
     measure: Measure
     ratio: float
@@ -92,9 +93,9 @@ def describe(wrongness: Wrongness) -> tuple[str, str]:
 def _survey(w: Wrongness) -> _Survey:
     survey = _Survey(rows=-(-w.candidate.numel() // w.tile))
     row = 0
-    for c, y in tiles(w.tile, w.candidate, w.exact, device=w.exact.device):
+    for c, y, r in tiles(w.tile, w.candidate, w.exact, w.reference, device=w.exact.device):
         error, size = errors(c, y)
-        severity, wrong = _wrong(w, c, y, row)
+        severity, wrong = _wrong(w, (c, y, r), row)
         # A last tile may repeat elements, so positions count from the end there.
         start = min(row * w.tile, w.candidate.numel() - c.numel())
         at = int(severity.argmax())
@@ -108,10 +109,11 @@ def _survey(w: Wrongness) -> _Survey:
     return survey
 
 
-def _wrong(w: Wrongness, c: torch.Tensor, y: torch.Tensor, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _wrong(w: Wrongness, part: tuple[torch.Tensor, torch.Tensor, torch.Tensor], row: int) -> tuple[torch.Tensor, torch.Tensor]:
     """How bad each element is, and which ones count as wrong."""
+    c, y, r = part
     if w.measure is Measure.SPECIAL:
-        wrong = ~special_mask(c, y, w.candidate.dtype)
+        wrong = ~special_mask(c, y, r, w.candidate.dtype)
         return wrong.to(torch.float64), wrong
     error, size = errors(c, y)
     if w.measure is Measure.INTEGER:
@@ -119,7 +121,7 @@ def _wrong(w: Wrongness, c: torch.Tensor, y: torch.Tensor, row: int) -> tuple[to
     assert w.tile_allowed is not None
     severity = error / element_weight(size, w.absolute)
     allowed = w.tile_allowed[row : row + len(c)]
-    bad_tile = error.square().sum(dim=1).sqrt() > allowed
+    bad_tile = ~(row_norms(error) <= allowed)
     # Where a tile fails as a whole, its elements above their fair share of the allowance are what to look at.
     share = allowed[:, None] / w.tile**0.5
     return severity, (severity > w.element_allowed) | (bad_tile[:, None] & (error > share))

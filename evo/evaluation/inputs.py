@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
-from evo.tasks.inputs import Inputs, make_grad_outputs, make_inputs, to_float64
+from evo.tasks.inputs import (
+    Inputs,
+    applicable_variations,
+    differentiable_places,
+    make_grad_outputs,
+    make_inputs,
+    to_float64,
+)
 
-__all__ = ["Inputs", "make_grad_outputs", "make_inputs", "to_float64"]
+__all__ = ["Inputs", "applicable_variations", "differentiable_places", "make_grad_outputs", "make_inputs", "to_float64"]

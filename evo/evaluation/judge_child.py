@@ -33,9 +33,10 @@ class JudgeProcess:
             return False
 
     def judge(self, task: str, case: str, draw: Draw, structure: str, data: bytes, stage: str) -> Verdict | Failure:
-        """Judges outputs (pickled tensors: CUDA IPC handles or copies)."""
+        """Judges outputs (pickled tensors: CUDA IPC handles or copies); `Judge.judge` moves them, and knows what to do where they do
+        not fit."""
         described = self._task(task)
-        tensors = tuple(item.to("cuda") for item in pickle.loads(data))
+        tensors = tuple(pickle.loads(data))
         verdict = self._judge.judge(described, described.case(case), draw, Outputs(structure, tensors), Stage(stage))
         del tensors
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]

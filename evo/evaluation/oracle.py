@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from evo.evaluation.inputs import Inputs, make_grad_outputs, make_inputs, to_float64
-from evo.tasks.base import Case, Task
+from evo.errors import TaskError
+from evo.evaluation.inputs import Inputs, differentiable_places, make_grad_outputs, make_inputs, to_float64
+from evo.tasks.base import JUDGED_DTYPES, Case, Task
 from evo.tasks.draws import Draw
 
 DEFAULT_CAPACITY_BYTES = 16 << 30
@@ -73,13 +74,14 @@ def compute_outputs(task: Task, inputs: Inputs, grad_outputs: Sequence[torch.Ten
         grad_outputs: Gradients of the returned floating-point tensors, for tasks with a backward phase.
     """
     leading: tuple[Any, ...] = (inputs.parameters,) if task.form == "module" else ()
-    with exact_matrix_products(), torch.set_grad_enabled(grad_outputs is not None):
+    with matrix_products(task.tolerance.products == "tf32"), torch.set_grad_enabled(grad_outputs is not None):
         returned = task.reference(*leading, *inputs.arguments)
         mutated = [inputs.arguments[position].detach() for position in task.mutates]
         gradients: Sequence[torch.Tensor] = ()
         if grad_outputs is not None:
             wrt = inputs.differentiable()
-            differentiable = [tensor for tensor in flatten_outputs(returned).tensors if tensor.requires_grad]
+            flat = flatten_outputs(returned)
+            differentiable = [flat.tensors[place] for place in differentiable_places(flat.tensors)]
             grads = torch.autograd.grad(differentiable, wrt, list(grad_outputs), allow_unused=True)
             gradients = [torch.zeros_like(t) if g is None else g for g, t in zip(grads, wrt, strict=True)]
     flat = flatten_outputs(returned, mutated, gradients)
@@ -87,11 +89,11 @@ def compute_outputs(task: Task, inputs: Inputs, grad_outputs: Sequence[torch.Ten
 
 
 class Oracle:
-    """Answers for (task, case, seed) on one device, least recently used ones dropped. Not thread-safe.
+    """Answers for (task, case, draw) on one device, least recently used ones dropped. Not thread-safe.
 
     Args:
         device: Where the reference runs and the answers live.
-        capacity_bytes: Bytes of answers kept; the newest answer is kept whatever its size.
+        capacity_bytes: Bytes of answers kept; an answer that is larger by itself is not.
     """
 
     def __init__(self, device: torch.device | str = "cpu", capacity_bytes: int = DEFAULT_CAPACITY_BYTES) -> None:
@@ -100,29 +102,48 @@ class Oracle:
         self._answers: OrderedDict[tuple[str, Case, Draw], Expected] = OrderedDict()
 
     def expected(self, task: Task, case: Case, draw: Draw) -> Expected:
-        """The answer for the inputs that `make_inputs` makes of the draw on this device."""
+        """The answer for the inputs that `make_inputs` makes of the draw on this device.
+
+        Raises:
+            TaskError: The reference returns a dtype that cannot be judged.
+        """
         key = (task.name, case, draw)
         if key in self._answers:
             self._answers.move_to_end(key)
             return self._answers[key]
-        inputs = make_inputs(task, case, draw.seed, self.device, draw.variation)
-        answer = self._compute(task, inputs, draw.seed)
-        self._answers[key] = answer
-        while len(self._answers) > 1 and self.cached_bytes > self._capacity_bytes:
-            self._answers.popitem(last=False)
+        answer = self._compute(task, case, draw)
+        if answer.nbytes <= self._capacity_bytes:
+            self._make_room(answer.nbytes)
+            self._answers[key] = answer
         return answer
+
+    def clear(self) -> None:
+        """Forgets all answers, where their memory is needed."""
+        self._answers.clear()
 
     @property
     def cached_bytes(self) -> int:
-        """Bytes of the answers kept at present."""
+        """Bytes of the answers kept at present; never more than the capacity."""
         return sum(answer.nbytes for answer in self._answers.values())
 
-    def _compute(self, task: Task, inputs: Inputs, seed: int) -> Expected:
-        grads = self._gradients(task, inputs, seed) if task.backward else None
+    def _make_room(self, nbytes: int) -> None:
+        while self._answers and self.cached_bytes + nbytes > self._capacity_bytes:
+            self._answers.popitem(last=False)
+
+    def _compute(self, task: Task, case: Case, draw: Draw) -> Expected:
+        inputs = make_inputs(task, case, draw.seed, self.device, draw.variation)
+        grads = self._gradients(task, inputs, draw.seed) if task.backward else None
         wide_grads = None if grads is None else [grad.to(torch.float64) for grad in grads]
         reference = compute_outputs(task, inputs.clone(), grads)
-        if task.oracle == "reference":
+        for index, tensor in enumerate(reference.tensors):
+            name = str(tensor.dtype).removeprefix("torch.")
+            if name not in JUDGED_DTYPES:
+                where = f"task {task.name}: output {index} of the reference"
+                raise TaskError(where, given=name, allowed=", ".join(JUDGED_DTYPES))
+        if task.oracle != "pytorch64":
             return Expected(reference, reference)
+        # Old answers go before the large one is made, not after.
+        self._make_room(reference.nbytes + sum(8 * tensor.numel() for tensor in reference.tensors))
         return Expected(compute_outputs(task, to_float64(inputs), wide_grads), reference)
 
     def _gradients(self, task: Task, inputs: Inputs, seed: int) -> tuple[torch.Tensor, ...]:
@@ -130,12 +151,13 @@ class Oracle:
         leading: tuple[Any, ...] = (copies.parameters,) if task.form == "module" else ()
         with torch.enable_grad():
             flat = flatten_outputs(task.reference(*leading, *copies.arguments))
-        return make_grad_outputs(tuple(tensor.detach() for tensor in flat.tensors if tensor.requires_grad), seed)
+        return make_grad_outputs(tuple(flat.tensors[place].detach() for place in differentiable_places(flat.tensors)), seed)
 
 
 @contextmanager
-def exact_matrix_products() -> Iterator[None]:
-    """No TF32 and no 16-bit partial sums while the reference runs: they would inflate its error and so the tolerance."""
+def matrix_products(tf32: bool = False) -> Iterator[None]:
+    """No 16-bit partial sums, and no TF32 unless the task allows it, while the reference runs: they would inflate its error and so
+    the tolerance. Where it is allowed, chains of products are then held against an error of that kind."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = (
         matmul.allow_tf32,
@@ -143,7 +165,7 @@ def exact_matrix_products() -> Iterator[None]:
         matmul.allow_fp16_reduced_precision_reduction,
         matmul.allow_bf16_reduced_precision_reduction,
     )
-    _set_reductions(matmul, cudnn, (False, False, False, False))
+    _set_reductions(matmul, cudnn, (tf32, tf32, False, False))
     try:
         yield
     finally:

@@ -5,26 +5,53 @@ in three measures: over the whole tensor; in every tile (a row of the last dimen
 `MIN_TILE` elements, so that one lucky element of r decides nothing); and at the worst element, weighted by
 1 / (|y| + `ELEMENT_SHARE` · largest |y| of its tile), so that a wrong small element beside large ones is seen.
 
-Floors are relative to y, never absolute, so zeros do not pass where outputs are tiny. They are
+Floors are relative to y, so zeros do not pass where outputs are tiny. They are
 `Tolerance.floor_epsilons` · ε(output) for the rounding of results (twice that at single elements), plus
 (1 + √n / 2) · ε(accumulator) for a sum of n terms in any order: the rounding errors of a sequential sum of n independent terms
-have a standard deviation of about 0.2 √n ε |y|. ε(accumulator) is float32's (float64's for float64 outputs). On float32
-products of K = 4096 that floor is 4e-6, while TF32 errs by 4e-4. What this cannot see: errors that a 16-bit output's own
-rounding hides.
+have a standard deviation of about 0.2 √n ε |y|. ε(accumulator) is float32's (float64's for float64 outputs). Equal terms round in
+one direction all along, so for constant inputs it is (1 + n / 4) · ε. On float32 products of K = 4096 the floor is 4e-6, while
+TF32 errs by 4e-4. The one absolute slack: what float32 and bfloat16 hold as subnormal may be zero, and one step of 2⁻²⁴ in float16.
+
+Where a task lets products of float32 inputs be taken in less (`Tolerance.products`), ε of that format is added, and that divided by
+`ELEMENT_SHARE` at single elements. An operand cut to it, as tensor cores cut float32 to TF32, is off by a share that lies evenly
+in [0, ε / mantissa): 0.35 ε in the mean (which sums of equal sign keep) and 0.4 ε as a root mean square; two operands make
+0.7 ε and 0.57 ε of ‖y‖. (Standard model of floating-point arithmetic: Higham, Accuracy and Stability of Numerical Algorithms,
+second edition, 2.2 and 3.1.) Several products in a row need a larger `ratio`, or `floor_epsilons`.
+
+What this cannot see: errors that a 16-bit output's own rounding hides.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from evo.evaluation.differences import Measure, Wrongness, describe
 from evo.evaluation.oracle import Expected, Outputs
-from evo.evaluation.tiling import ELEMENT_SHARE, element_weight, errors, special_mask, tile_size, tiles
+from evo.evaluation.tiling import ELEMENT_SHARE, comparable, element_weight, errors, row_norms, special_mask, tile_size, tiles
 from evo.records import Failure, Stage, Status
 from evo.tasks.base import Tolerance
+
+PRODUCT_EPSILON: Mapping[str, float] = {"float32": 0.0, "tf32": 2.0**-10, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""What rounding operands of products to a format may cost; see the module's docstring."""
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What honest arithmetic the outputs come from.
+
+    Attributes:
+        terms: Most terms summed for one output element; see `evo.evaluation.judge.summed_terms`.
+        equal_terms: The terms may all be equal, so that their rounding errors add up.
+        operand_epsilon: Of the format that operands of products may be rounded to, see `PRODUCT_EPSILON`.
+    """
+
+    terms: int = 1
+    equal_terms: bool = False
+    operand_epsilon: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +90,11 @@ class _Floors:
 
 
 def compare(
-    candidate: Outputs, expected: Expected, tolerance: Tolerance, terms: int = 1, stage: Stage = Stage.GATE
+    candidate: Outputs,
+    expected: Expected,
+    tolerance: Tolerance,
+    arithmetic: Arithmetic | int = 1,
+    stage: Stage = Stage.GATE,
 ) -> Verdict | Failure:
     """Judges all outputs of one call.
 
@@ -71,19 +102,21 @@ def compare(
         candidate: What the kernel produced, on any device; it is moved in pieces to where the oracle's answer lies.
         expected: The oracle's answer.
         tolerance: The task's policy.
-        terms: Most terms summed for one output element; see `evo.evaluation.judge.summed_terms`.
+        arithmetic: How the outputs come about; a number stands for sums of that many terms.
         stage: Recorded in a failure.
     """
-    problem = _structure_problem(candidate, expected.reference)
-    if problem:
-        return Failure(Status.WRONG_STRUCTURE, stage, problem, f"wrong_structure:{stage}:{problem.split(';')[0]}")
+    problem = structure_failure(candidate, expected.reference, stage)
+    if problem is not None:
+        return problem
+    arithmetic = Arithmetic(arithmetic) if isinstance(arithmetic, int) else arithmetic
     worst = Verdict(0.0, "every output is exact")
     outputs = zip(candidate.tensors, expected.exact.tensors, expected.reference.tensors, strict=True)
-    for index, (c, y, r) in enumerate(outputs):
+    for index, tensors in enumerate(outputs):
+        c, y, r = map(comparable, tensors)
         if c.numel() == 0:
             continue
         if r.dtype.is_floating_point:
-            verdict = _compare_floats(index, c, y, r, tolerance, terms)
+            verdict = _compare_floats(index, (c, y, r), tolerance, arithmetic)
         else:
             verdict = _compare_integers(index, c, y, tolerance)
         if isinstance(verdict, Wrongness):
@@ -94,50 +127,78 @@ def compare(
     return worst
 
 
+def structure_failure(candidate: Outputs, reference: Outputs, stage: Stage) -> Failure | None:
+    """What is wrong with the form of the outputs: nesting, kind, dtype, shape or strides."""
+    problem = _structure_problem(candidate, reference)
+    return (
+        Failure(Status.WRONG_STRUCTURE, stage, problem, f"wrong_structure:{stage}:{problem.split(';')[0]}") if problem else None
+    )
+
+
 def _structure_problem(candidate: Outputs, reference: Outputs) -> str:
-    """What is wrong with the form of the outputs, or an empty string."""
     if candidate.structure != reference.structure or len(candidate.tensors) != len(reference.tensors):
         return f"outputs have the structure {candidate.structure}; expected {reference.structure} (* is a tensor)"
     for index, (c, r) in enumerate(zip(candidate.tensors, reference.tensors, strict=True)):
         # A subclass could compute its answer when it is compared.
         if type(c) is not torch.Tensor:
             return f"output {index} is a {type(c).__name__}; expected a plain tensor"
+        if c.layout != torch.strided or c.is_quantized:
+            return f"output {index} has the layout {c.layout}; expected a dense tensor"
         if c.dtype != r.dtype:
             return f"output {index} has dtype {_name(c.dtype)}; expected {_name(r.dtype)}"
         if c.shape != r.shape:
             return f"output {index} has shape {list(c.shape)}; expected {list(r.shape)}"
-        if r.is_contiguous() and not c.is_contiguous():
-            return f"output {index} has strides {c.stride()}; expected contiguous ones, {r.stride()}"
+        wanted = "contiguous ones" if r.is_contiguous() else "those of the reference"
+        if not _strides_agree(c, r):
+            return f"output {index} has strides {c.stride()}; expected {wanted}, {r.stride()}"
     return ""
 
 
+def _strides_agree(c: torch.Tensor, r: torch.Tensor) -> bool:
+    """Equal strides where the reference's output fills its memory densely in some order of dimensions; where it is a view with gaps
+    or repeats, contiguous ones will do too. Dimensions of size 1 and tensors without elements have no strides to speak of."""
+    if c.numel() < 2:
+        return True
+    ours, theirs = ([step for size, step in zip(t.shape, t.stride(), strict=True) if size > 1] for t in (c, r))
+    sizes = [size for size in r.shape if size > 1]
+    step, dense = 1, True
+    for stride, size in sorted(zip(theirs, sizes, strict=True)):
+        dense &= stride == step
+        step *= size
+    return ours == theirs or (not dense and c.is_contiguous())
+
+
 def _compare_floats(
-    index: int, c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, tolerance: Tolerance, terms: int
+    index: int, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], tolerance: Tolerance, arithmetic: Arithmetic
 ) -> Verdict | Wrongness:
+    c, y, r = tensors
     tile = tile_size(y)
-    special = _special_mismatch(index, c, y, tile)
-    if special is not None:
-        return special
-    floors = _floors(r.dtype, tolerance, terms)
+    for c_part, y_part, r_part in tiles(tile, c, y, r, device=y.device):
+        if not bool(special_mask(c_part, y_part, r_part, c.dtype).all()):
+            return Wrongness(index, c, y, r, tile, Measure.SPECIAL, math.inf, "NaN or infinity")
+    floors = _floors(r.dtype, tolerance, arithmetic)
     measures = _measure(c, y, r, tile, tolerance, floors)
     ratio, place = measures.worst
-    if ratio > 1:
+    if not ratio <= 1:  # not a number is no pass
         return Wrongness(
-            index, c, y, tile, Measure.FLOAT, ratio, place,
+            index, c, y, r, tile, Measure.FLOAT, ratio, place,
             measures.tile_allowed, measures.element_allowed, floors.absolute / floors.element,
         )  # fmt: skip
     return Verdict(ratio, f"output {index}: error of {place} at {ratio:.2f} of what is allowed")
 
 
-def _floors(dtype: torch.dtype, tolerance: Tolerance, terms: int) -> _Floors:
+def _floors(dtype: torch.dtype, tolerance: Tolerance, arithmetic: Arithmetic) -> _Floors:
     info = torch.finfo(dtype)
-    accumulate = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps * (1 + math.sqrt(terms) / 2)
+    steps = arithmetic.terms / 4 if arithmetic.equal_terms else math.sqrt(arithmetic.terms) / 2
+    inside = (
+        torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps * (1 + steps) + arithmetic.operand_epsilon
+    )
     rounding = tolerance.floor_epsilons * info.eps
     # Kernels may flush float32 subnormals to zero (bfloat16 has the same range); float16 ones are kept, in steps of 2⁻²⁴.
     absolute = 2.0**-24 if dtype == torch.float16 else info.tiny
     # Twice the rounding at single elements: one of several rounded terms (16-bit softmax weights in attention) may outweigh
     # a small element of y, and few rows give r few chances to show such an error.
-    return _Floors(rounding + accumulate, 2 * rounding + accumulate / ELEMENT_SHARE, absolute)
+    return _Floors(rounding + inside, 2 * rounding + inside / ELEMENT_SHARE, absolute)
 
 
 def _measure(c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, tile: int, tolerance: Tolerance, floors: _Floors) -> _Measures:
@@ -149,23 +210,20 @@ def _measure(c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, tile: int, toler
         weight = element_weight(y_size, floors.absolute / floors.element)
         element_c = max(element_c, float((c_error / weight).max()))
         element_r = max(element_r, float((r_error / weight).max()))
-        rows.append(torch.stack([item.square().sum(dim=1) for item in (c_error, r_error, y_size)]))
-    squares = torch.cat(rows, dim=1)
-    c_rows, r_rows, y_rows = squares.sqrt()
-    c_all, r_all, y_all = squares.sum(dim=1).sqrt().tolist()
+        rows.append(torch.stack([row_norms(item) for item in (c_error, r_error, y_size)]))
+    norms = torch.cat(rows, dim=1)
+    c_rows, r_rows, y_rows = norms
+    c_all, r_all, y_all = row_norms(norms).tolist()
     absolute = floors.absolute * math.sqrt(tile)
     tile_allowed = torch.maximum(tolerance.ratio * r_rows, floors.norm * y_rows + absolute)
     whole_allowed = max(tolerance.ratio * r_all, floors.norm * y_all + absolute * math.sqrt(len(y_rows)))
     element_allowed = max(tolerance.ratio * element_r, floors.element)
-    tile_ratio = float((c_rows / tile_allowed).max())
-    return _Measures(c_all / whole_allowed, tile_ratio, element_c / element_allowed, tile_allowed, element_allowed)
-
-
-def _special_mismatch(index: int, c: torch.Tensor, y: torch.Tensor, tile: int) -> Wrongness | None:
-    for c_part, y_part in tiles(tile, c, y, device=y.device):
-        if not bool(special_mask(c_part, y_part, c.dtype).all()):
-            return Wrongness(index, c, y, tile, Measure.SPECIAL, math.inf, "NaN or infinity")
-    return None
+    # Infinity over infinity, where doubles overflow, must count as wrong: NaN would lose every comparison.
+    whole, row, element = (
+        math.inf if math.isnan(ratio) else ratio
+        for ratio in (c_all / whole_allowed, float((c_rows / tile_allowed).max()), element_c / element_allowed)
+    )
+    return _Measures(whole, row, element, tile_allowed, element_allowed)
 
 
 def _compare_integers(index: int, c: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> Verdict | Wrongness:
@@ -187,7 +245,7 @@ def _compare_integers(index: int, c: torch.Tensor, y: torch.Tensor, tolerance: T
     if ratio > 1:
         place = "its integers" if beyond else "the number of integers that differ"
         slack = tolerance.integer_slack if beyond else 0
-        return Wrongness(index, c, y, tile, Measure.INTEGER, ratio, place, element_allowed=float(slack))
+        return Wrongness(index, c, y, y, tile, Measure.INTEGER, ratio, place, element_allowed=float(slack))
     return Verdict(ratio, f"output {index}: {wrong} of {c.numel()} integers differ, {allowed} may")
 
 

@@ -8,9 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from evo.tasks.draws import DEFAULT_VARIATIONS, Variation
+from evo.tasks.random_tests import Statistic
+
 DTYPE_BYTES: Mapping[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
+
+JUDGED_DTYPES = (*DTYPE_BYTES, "complex64", "complex128")
+"""Dtypes of outputs that can be judged. The 8-bit floats round so coarsely that a share of their error says nothing, and torch
+computes too little with wide unsigned integers: a task returns such bits as uint8, or what they were before the last cast."""
 
 DEFAULT_OPERATORS = frozenset(
     {
@@ -95,7 +102,7 @@ class Case:
     Attributes:
         name: Short and unique within the task, e.g. ``4096x4096``.
         arguments: Positional arguments of the reference and of the entry.
-        bytes: Fewest bytes device memory must move: each input read once, each output written once.
+        bytes: Fewest bytes device memory must move: each input read once, each output written once. 0 where nothing is computed.
         flops: Floating-point operations the computation needs.
     """
 
@@ -105,8 +112,8 @@ class Case:
     flops: int
 
     def __post_init__(self) -> None:
-        if self.bytes <= 0 or self.flops < 0:
-            raise ValueError(f"case {self.name}: bytes must be positive, flops not negative")
+        if self.bytes < 0 or self.flops < 0:
+            raise ValueError(f"case {self.name}: bytes and flops must not be negative")
 
 
 @dataclass(frozen=True)
@@ -114,17 +121,21 @@ class Tolerance:
     """How exact a kernel must be: ‖c − y‖ ≤ max(ratio · ‖r − y‖, floor), as a norm, per row and at the worst element.
 
     y is the oracle in float64, r the reference in the task's own dtypes, c the candidate. Integer and boolean outputs are exact
-    unless `integer_slack` says otherwise.
+    unless `integer_slack` says otherwise. Floors and their sources: `evo.evaluation.tolerance`.
 
     Attributes:
         ratio: τ, how many times the reference's own error is accepted.
         floor_epsilons: The floor in units of the output dtype's machine epsilon times the magnitude of y.
+        products: The lowest precision in which products of float32 inputs may be taken. Sums stay in float32. ``float32``: no
+            TF32 and no 16-bit operands, the default. ``tf32`` and ``float16`` have the same ten bits and are told apart by
+            the range alone, which ``float16`` is spared (see `evo.tasks.inputs.applicable_variations`).
         integer_slack: Largest accepted difference of an integer output (1 for a rounding boundary), and
         integer_share: the expected share of elements that differ at all.
     """
 
     ratio: float = 2.0
     floor_epsilons: float = 2.0
+    products: Literal["float32", "tf32", "float16", "bfloat16"] = "float32"
     integer_slack: int = 0
     integer_share: float = 0.0
 
@@ -144,6 +155,10 @@ class Task:
         starting_kernels: Paths of kernel modules (relative to the task file) or module source text.
         tolerance: See `Tolerance`.
         oracle: ``pytorch64``: the reference on float64 inputs. ``reference``: the reference as it is (weaker, shown as such).
+            ``stochastic``: the reference gives structure, dtypes and shapes, and `statistic` judges the values.
+        statistic: For random outputs: what a call's outputs are tested for, see `evo.tasks.random_tests`.
+        variations: How inputs may differ from the declared distribution in checks (PLAIN is always drawn). A task narrows them where
+            its computation means nothing, and widens them by HUGE where the reference does not overflow inside.
         allowed_operators: Torch operators a module may use besides `DEFAULT_OPERATORS`, e.g. ``aten.convolution``.
         mutates: Positions of arguments that are updated in place and so are outputs too.
         form: ``function``, or ``module`` for an `nn.Module` whose parameters come from `parameters`.
@@ -163,7 +178,9 @@ class Task:
     small_cases: tuple[Case, ...]
     starting_kernels: tuple[str, ...]
     tolerance: Tolerance = Tolerance()
-    oracle: Literal["pytorch64", "reference"] = "pytorch64"
+    oracle: Literal["pytorch64", "reference", "stochastic"] = "pytorch64"
+    statistic: Statistic | None = None
+    variations: frozenset[Variation] = DEFAULT_VARIATIONS
     allowed_operators: frozenset[str] = frozenset()
     mutates: tuple[int, ...] = ()
     form: Literal["function", "module"] = "function"
@@ -178,6 +195,11 @@ class Task:
             raise ValueError(f"name {self.name!r} and entry {self.entry!r} must be identifiers")
         if not self.training_cases or not self.small_cases:
             raise ValueError("a task has at least one training case and one small case")
+        if (self.oracle == "stochastic") != (self.statistic is not None):
+            raise ValueError("a statistic belongs to the stochastic oracle, and the stochastic oracle needs one")
+        idle = [case.name for case in self.training_cases + self.held_out_cases if case.bytes == 0]
+        if idle:
+            raise ValueError(f"only small cases may move 0 bytes, given {', '.join(idle)}")
         names = [case.name for case in self.cases]
         if len(set(names)) != len(names):
             raise ValueError(f"case names must differ, given {', '.join(names)}")

@@ -12,16 +12,16 @@ def gemm_bias_gelu(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torc
     return torch.nn.functional.gelu(a @ b + bias, approximate="tanh")
 
 
-def _case(m: int, n: int, k: int) -> Case:
+def _case(m: int, n: int, k: int, offset: int = 0) -> Case:
     # Per output: k multiplications and additions, the bias, and eight operations of tanh-GELU.
     return Case(
         name=f"{m}x{n}x{k}",
         arguments=(
-            TensorSpec((m, k), "float16"),
-            TensorSpec((k, n), "float16", scale=k**-0.5),
+            TensorSpec((m, k), "float16", offset=offset),
+            TensorSpec((k, n), "float16", scale=max(k, 1) ** -0.5),
             TensorSpec((n,), "float16", scale=0.5),
         ),
-        bytes=2 * (m * k + k * n + n + m * n),
+        bytes=2 * (m * k + k * n + n + m * n) if m else 0,
         flops=2 * m * n * k + 9 * m * n,
     )
 
@@ -49,7 +49,15 @@ TASK = Task(
         _case(3150, 5120, 1280),  # ViT-H, 14 images of 225 patches
         _case(16384, 10240, 2560),  # Phi-2
     ),
-    small_cases=(_case(5, 19, 33), _case(65, 70, 40), _case(1, 130, 64)),
+    # A start that no vector load is aligned to, sizes of 1, a sum of no terms, no rows.
+    small_cases=(
+        _case(5, 19, 33, offset=1),
+        _case(65, 70, 40),
+        _case(1, 130, 64),
+        _case(1, 1, 1),
+        _case(3, 5, 0),
+        _case(0, 19, 33),
+    ),
     starting_kernels=("starts/gemm_bias_gelu.py",),
     kind="gemm",
 )

@@ -19,13 +19,13 @@ import evo.tasks
 from evo.errors import TaskError
 from evo.knobs import read_knobs
 from evo.records import content_id
-from evo.tasks.base import Case, Task, TensorSpec
+from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec
 from evo.tasks.inputs import Inputs, make_inputs, to_float64
 from evo.tasks.text import reference_source, task_text
 
 __all__ = ["builtin_tasks", "check_task", "load_task", "reference_source", "starting_sources", "task_text"]
 
-_NOT_TASKS = frozenset({"base", "draws", "inputs", "loading", "text", "starts"})
+_NOT_TASKS = frozenset({"base", "draws", "inputs", "loading", "random_tests", "text", "starts"})
 
 
 def builtin_tasks() -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def load_task(reference: str, base: Path | None = None) -> Task:
 
 
 def check_task(task: Task) -> None:
-    """Checks starting kernels without running them, and runs the reference on CPU tensors of the smallest small case.
+    """Checks starting kernels without running them, and runs the reference on CPU tensors of every small case.
 
     Raises:
         TaskError: A starting kernel is missing or lacks the entry, or the reference fails, returns something else than
@@ -76,7 +76,13 @@ def check_task(task: Task) -> None:
         for case in task.cases:
             if not (0 <= position < len(case.arguments) and isinstance(case.arguments[position], TensorSpec)):
                 raise TaskError(f"{_where(task)}: mutates", given=position, allowed=f"positions of tensors in case {case.name}")
-    _check_reference(task, min(task.small_cases, key=_case_size))
+    cases = sorted(task.small_cases, key=_case_size)
+    for case in cases:
+        _check_reference(task, case)
+    # A constant passes any test of such a task, so a search on it would find just that.
+    if any(map(_is_random, cases)) and not any(_depends_on_inputs(task, case) for case in cases):
+        where = f"{_where(task)}: reference on case {cases[-1].name}"
+        raise TaskError(where, given="equal outputs for different inputs", action="return something that depends on the inputs")
 
 
 def starting_sources(task: Task) -> tuple[str, ...]:
@@ -158,22 +164,30 @@ def _top_level_names(body: Iterable[ast.stmt]) -> Iterable[str]:
 
 def _check_reference(task: Task, case: Case) -> None:
     where = f"{_where(task)}: reference on case {case.name}"
-    inputs = make_inputs(task, case, 0, "cpu")
-    results = [_call(task, inputs, where)]
+    try:
+        inputs = make_inputs(task, case, 0, "cpu")
+    except (RuntimeError, MemoryError) as error:
+        raise TaskError(where, given=_line(error), action="the inputs of a small case must fit in memory") from error
+    results = _call(task, inputs, where)
+    for item in results:
+        if str(item.dtype).removeprefix("torch.") not in JUDGED_DTYPES:
+            raise TaskError(where, given=f"an output of {item.dtype}", allowed=", ".join(JUDGED_DTYPES))
     if task.oracle == "pytorch64":
         wide = _call(task, to_float64(inputs), f"{where} in float64")
-        if [item.shape for item in wide] != [item.shape for item in results[0]]:
+        if [item.shape for item in wide] != [item.shape for item in results]:
             raise TaskError(f"{where} in float64", given="other shapes than in the task's dtypes")
-        if any(a.dtype.is_floating_point and b.dtype != torch.float64 for a, b in zip(results[0], wide, strict=True)):
+        if any(a.dtype.is_floating_point and b.dtype != torch.float64 for a, b in zip(results, wide, strict=True)):
             raise TaskError(
                 f"{where} in float64",
                 given="an output that is not float64",
                 action="widen with x.to(torch.promote_types(x.dtype, torch.float32)), not with .float()",
             )
-    results.append(_call(task, make_inputs(task, case, 1, "cpu"), where))
-    # A constant passes any test of such a task, so a search on it would find just that.
-    if results[0] and inputs.tensors and all(torch.equal(a, b) for a, b in zip(*results, strict=False)) and _is_random(case):
-        raise TaskError(where, given="equal outputs for different inputs", action="return something that depends on the inputs")
+
+
+def _depends_on_inputs(task: Task, case: Case) -> bool:
+    where = f"{_where(task)}: reference on case {case.name}"
+    results = [_call(task, make_inputs(task, case, seed, "cpu"), where) for seed in (0, 1)]
+    return any(not torch.equal(a, b) for a, b in zip(*results, strict=False))
 
 
 def _call(task: Task, inputs: Inputs, where: str) -> list[torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from evo.tasks.base import DTYPE_BYTES, Case, Task, TensorSpec, Tolerance
+from evo.tasks.draws import DEFAULT_VARIATIONS, Variation
 
 SMALLEST = 1e-10
 """Rows whose largest magnitude is below this are scaled as if it were this, so that a row of zeros divides by no zero."""
@@ -18,12 +19,12 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return levels.to(torch.int8), scales
 
 
-def _case(rows: int, columns: int, dtype: str = "bfloat16") -> Case:
+def _case(rows: int, columns: int, dtype: str = "bfloat16", offset: int = 0) -> Case:
     count = rows * columns
     # Per element: magnitude, maximum, division, rounding, clamp.
     return Case(
         name=f"{rows}x{columns}_{dtype}",
-        arguments=(TensorSpec((rows, columns), dtype, scale=3.0),),
+        arguments=(TensorSpec((rows, columns), dtype, scale=3.0, offset=offset),),
         bytes=count * DTYPE_BYTES[dtype] + count + 4 * rows,
         flops=5 * count,
     )
@@ -52,10 +53,19 @@ TASK = Task(
         _case(65, 333),
         _case(4096, 28672),  # inputs of Llama-3 70B's down projection
     ),
-    small_cases=(_case(3, 37, "float32"), _case(5, 257, "float16"), _case(24, 48)),
+    # A start that no vector load is aligned to, one element, none.
+    small_cases=(
+        _case(3, 37, "float32"),
+        _case(5, 257, "float16", offset=1),
+        _case(24, 48),
+        _case(1, 1, "float32"),
+        _case(0, 37, "float32"),
+    ),
     starting_kernels=("starts/quantize_rows.py",),
     # Exact halves, which kernels may round either way: where a row's largest magnitude has the mantissa 127, one row in 128 of
     # bfloat16, up to a sixth of the row are halves. So cases of few rows have other dtypes, where halves are rare.
     tolerance=Tolerance(integer_slack=1, integer_share=0.02),
+    # Not TIES: of few values, whole columns are exact halves (three of six is 63.5 of 127).
+    variations=(DEFAULT_VARIATIONS | {Variation.WIDE, Variation.HUGE}) - {Variation.TIES},
     kind="quantisation",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from evo.tasks.base import DTYPE_BYTES, Case, Task, TensorSpec
+from evo.tasks.draws import DEFAULT_VARIATIONS, Variation
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -12,12 +13,12 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, dim=-1)
 
 
-def _case(rows: int, columns: int, dtype: str, scale: float = 1.0) -> Case:
+def _case(rows: int, columns: int, dtype: str, scale: float = 1.0, offset: int = 0) -> Case:
     count = rows * columns
     # Per element: maximum, subtraction, exponential, sum, division.
     return Case(
         name=f"{rows}x{columns}_{dtype}",
-        arguments=(TensorSpec((rows, columns), dtype, scale=scale),),
+        arguments=(TensorSpec((rows, columns), dtype, scale=scale, offset=offset),),
         bytes=2 * count * DTYPE_BYTES[dtype],
         flops=5 * count,
     )
@@ -47,9 +48,13 @@ TASK = Task(
     ),
     small_cases=(
         _case(3, 7, "float32"),
-        _case(5, 129, "float16", scale=3.0),
+        _case(5, 129, "float16", scale=3.0, offset=1),  # a start that no vector load is aligned to
         _case(2, 1000, "bfloat16", scale=2.0),
+        _case(1, 1, "float32"),
+        _case(0, 7, "float32"),
     ),
     starting_kernels=("starts/softmax.py",),
+    # Differences from the maximum stay finite, whatever the range.
+    variations=DEFAULT_VARIATIONS | {Variation.HUGE},
     kind="reduction",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from evo.tasks.base import Case, Task, TensorSpec
+from evo.tasks.draws import DEFAULT_VARIATIONS, Variation
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -12,12 +13,15 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.silu(gate) * up
 
 
-def _case(rows: int, columns: int) -> Case:
+def _case(rows: int, columns: int, offset: int = 0) -> Case:
     count = rows * columns
     # Per element: exponential, addition, division, two multiplications.
     return Case(
         name=f"{rows}x{columns}",
-        arguments=(TensorSpec((rows, columns), "bfloat16", scale=2.0), TensorSpec((rows, columns), "bfloat16")),
+        arguments=(
+            TensorSpec((rows, columns), "bfloat16", scale=2.0, offset=offset),
+            TensorSpec((rows, columns), "bfloat16"),
+        ),
         bytes=2 * 3 * count,
         flops=5 * count,
     )
@@ -44,7 +48,10 @@ TASK = Task(
         _case(513, 4097),
         _case(16384, 14336),
     ),
-    small_cases=(_case(3, 37), _case(2, 1000), _case(1, 1)),
+    # A start that no vector load is aligned to, one element, none.
+    small_cases=(_case(3, 37, offset=1), _case(2, 1000), _case(1, 1), _case(0, 37)),
     starting_kernels=("starts/swiglu.py",),
+    # Saturates to 0 on one side and overflows to infinity on the other, as it should.
+    variations=DEFAULT_VARIATIONS | {Variation.WIDE, Variation.HUGE},
     kind="elementwise",
 )

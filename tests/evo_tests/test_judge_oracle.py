@@ -11,7 +11,7 @@ import torch
 
 from evo.evaluation.inputs import make_inputs, to_float64
 from evo.evaluation.judge import Judge, summed_terms
-from evo.evaluation.oracle import Oracle, compute_outputs, exact_matrix_products, flatten_outputs
+from evo.evaluation.oracle import Oracle, compute_outputs, matrix_products, flatten_outputs
 from evo.evaluation.tolerance import Verdict
 from evo.records import Failure, Status
 from evo.tasks.base import Case, Task, TensorSpec
@@ -158,7 +158,7 @@ def test_gradients_of_a_module_follow_its_outputs() -> None:
 
 def test_the_reference_runs_without_tf32_and_settings_come_back() -> None:
     before = torch.backends.cudnn.allow_tf32
-    with exact_matrix_products():
+    with matrix_products():
         assert not torch.backends.cudnn.allow_tf32
         assert not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     assert torch.backends.cudnn.allow_tf32 == before

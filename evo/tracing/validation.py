@@ -8,6 +8,7 @@ from typing import Any
 
 from evo.errors import PlanError
 from evo.tracing import plan as p
+from evo.tracing.device_code import code_problem
 from evo.tracing.effects import storages_of
 
 _RANGES = {"num_warps": (1, 64), "num_ctas": (1, 16), "num_stages": (0, 64), "maxnreg": (1, 255)}
@@ -153,6 +154,9 @@ def _value(item: Any, storages: tuple[int, ...]) -> p.Value:
 def _kernel(item: Any) -> p.Kernel:
     _require(bool(_NAME.fullmatch(item["name"])), f"kernel name {item['name']!r}")
     _require(isinstance(item["ttir"], str) and len(item["ttir"].encode()) <= p.MAX_TTIR_BYTES, "TTIR too large")
+    problem = code_problem(item["ttir"])
+    if problem:
+        raise PlanError(f"kernel {item['name']}: {problem}")
     signature = tuple((_checked_name(name), _kind(kind)) for name, kind in _items(item["signature"], 512))
     _require(len({name for name, _ in signature}) == len(signature), "two parameters of one name")
     options = dict(item["options"])

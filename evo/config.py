@@ -84,6 +84,7 @@ class RunConfig(_Section):
         models: See `ModelSection`.
         evaluator: A registered evaluator (``kernels``, ``simulated``) or ``module:function`` with the signature of
             `evo.evaluation.building.build_evaluator`.
+        accept_weak_tasks: Search tasks that a known cheat passes all the same; see `triton-evolve doctor --task`.
         search, budget, evaluation, cluster: See the classes.
     """
 
@@ -101,6 +102,7 @@ class RunConfig(_Section):
     operators: tuple[str, ...] | None = None
     models: tuple[ModelSection, ...] = ()
     evaluator: str = "kernels"
+    accept_weak_tasks: bool = False
     search: SearchSettings = SearchSettings()
     budget: Budget = Budget()
     evaluation: EvaluationSettings = EvaluationSettings()

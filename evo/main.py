@@ -47,11 +47,15 @@ def run(
     no_export: NoExportOption = False,
     evaluations: EvaluationsOption = None,
     wall_s: WallOption = None,
+    accept_weak_task: Annotated[
+        bool, typer.Option("--accept-weak-task", help="Search a task that a known cheat passes.")
+    ] = False,
 ) -> None:
     """Starts a search and exports the Pareto front at its end."""
     from evo.commands.search import Overrides, run_command
 
-    raise typer.Exit(run_command(config, store, Overrides(address, export, no_export, evaluations, wall_s)))
+    overrides = Overrides(address, export, no_export, evaluations, wall_s, accept_weak_task)
+    raise typer.Exit(run_command(config, store, overrides))
 
 
 @app.command()
@@ -115,11 +119,13 @@ def tasks() -> None:
 
 
 @app.command()
-def doctor() -> None:
-    """Checks this machine: versions, GPUs, what sandboxes can do, conflicting packages."""
+def doctor(
+    task: Annotated[str | None, typer.Option(help="Turn known cheats on this task (a name or path) as well.")] = None,
+) -> None:
+    """Checks this machine: versions, GPUs, what sandboxes can do, conflicting packages; and whether a cheat would pass a task."""
     from evo.commands.doctor import doctor_command
 
-    raise typer.Exit(doctor_command())
+    raise typer.Exit(doctor_command(task))
 
 
 @bench.command(name="evaluator")

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Mapping
 
 from evo.config import RunConfig
-from evo.errors import ConfigError
+from evo.errors import ConfigError, TaskError
 from evo.records import Variant
 from evo.registry import find_operators, operator_names
 from evo.search.setup import OperatorInfo, TaskSetup
@@ -29,7 +29,10 @@ def load_tasks(config: RunConfig) -> Mapping[str, Task]:
 
     tasks: dict[str, Task] = {}
     for position, reference in enumerate(config.tasks):
-        task = load_task(reference)
+        try:
+            task = load_task(reference)
+        except TaskError as error:
+            raise TaskError(f"tasks.{position}: {error}") from error
         if task.name in tasks:
             raise ConfigError(f"tasks.{position}", given=reference, action=f"a task named {task.name} is listed before it")
         tasks[task.name] = dataclasses.replace(task, training_cases=task.training_cases[: config.evaluation.training_cases])

@@ -19,20 +19,37 @@ OTHER_EVO = "evo"
 KEYS = ("ANTHROPIC_API_KEY",)
 
 
-def doctor_command() -> int:
+def doctor_command(task: str | None = None) -> int:
     """Prints the findings.
 
+    Args:
+        task: Name or path of a task that known cheats are turned on as well.
+
     Returns:
-        0, or 1 where something keeps searches from working here.
+        0, or 1 where something keeps searches from working here, or a cheat would pass the task.
+
+    Raises:
+        TaskError: There is no such task, or it is broken.
     """
     console = make_console()
+    if task is not None:
+        from evo.commands.weak_tasks import load_named_task, show_task
+
+        loaded = load_named_task(task)  # a mistake is answered before anything is printed
     table = Table("what", "found", "note", box=None, header_style="bold")
     problems = [*_versions(table), *_sandbox(table)]
     _machine(table)
     console.print(table)
+    if task is not None:
+        console.print(f"\nKnown cheats on the task {loaded.name}:\n")
+        problems += show_task(console, loaded)
     for problem in problems:
         console.print(f"problem: {problem}", style="red")
-    console.print("A search can run here." if not problems else "Mend the above first.")
+    console.print(
+        ("A search can run here." if task is None else f"A search of {task} can run here.")
+        if not problems
+        else "Mend the above first."
+    )
     return 1 if problems else 0
 
 
@@ -71,14 +88,14 @@ def _sandbox(table: Table) -> list[str]:
 
 def _machine(table: Table) -> None:
     table.add_row("CPU cores", str(len(os.sched_getaffinity(0))), "")
-    gpus = _gpus()
-    for number, gpu in enumerate(gpus):
+    found = _gpus()
+    for number, gpu in enumerate(found):
         table.add_row(f"GPU {number}", gpu, "")
-    if not gpus:
+    if not found:
         table.add_row("GPU", "none", "kernels are interpreted, latencies are modelled estimates")
     for key in KEYS:
-        found = bool(os.environ.get(key))
-        table.add_row(key, "set" if found else "not set", "" if found else "only needed for `models:` of that provider")
+        given = bool(os.environ.get(key))
+        table.add_row(key, "set" if given else "not set", "" if given else "only needed for `models:` of that provider")
 
 
 def _gpus() -> list[str]:

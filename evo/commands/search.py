@@ -40,6 +40,7 @@ class Overrides:
         export: Folder of the exported front; None means beside the store.
         no_export: Exports nothing at the end.
         evaluations, wall_s: Limits of the budget.
+        accept_weak_tasks: Searches tasks that a known cheat passes.
     """
 
     address: str | None = None
@@ -47,13 +48,15 @@ class Overrides:
     no_export: bool = False
     evaluations: int | None = None
     wall_s: float | None = None
+    accept_weak_tasks: bool = False
 
     def apply(self, config: RunConfig) -> RunConfig:
         """The configuration with the changes."""
         given: dict[str, Any] = {"evaluations": self.evaluations, "wall_s": self.wall_s}
         budget = dataclasses.replace(config.budget, **{key: value for key, value in given.items() if value is not None})
         cluster = config.cluster.model_copy(update={"address": self.address or config.cluster.address})
-        return config.model_copy(update={"budget": budget, "cluster": cluster})
+        accepted = self.accept_weak_tasks or config.accept_weak_tasks
+        return config.model_copy(update={"budget": budget, "cluster": cluster, "accept_weak_tasks": accepted})
 
 
 def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
@@ -63,7 +66,7 @@ def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
         Exit status.
 
     Raises:
-        InputError: The file, a task, an operator, the store or the device cannot be used.
+        InputError: The file, a task, an operator, the store or the device cannot be used; or a known cheat would pass a task.
     """
     config = overrides.apply(read_config(path))
     where = store or config.store
@@ -71,7 +74,12 @@ def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
     if "://" not in place and Path(place).exists():
         raise StoreError(place, action="exists already: go on with it by `triton-evolve resume`, or give another --store")
     config = config.model_copy(update={"store": place})
-    return _search(config, _load(config), overrides, resumed=False)
+    tasks = _load(config, str(path))
+    if config.evaluator == "kernels":  # others need not judge
+        from evo.commands.weak_tasks import refuse_weak_tasks
+
+        refuse_weak_tasks(config, tasks)
+    return _search(config, tasks, overrides, resumed=False)
 
 
 def resume_command(store: str, overrides: Overrides) -> int:
@@ -88,7 +96,7 @@ def resume_command(store: str, overrides: Overrides) -> int:
     recorded = RunConfig.from_text(header.config, f"{store}: its configuration")
     cluster = recorded.cluster.model_copy(update={"address": None})  # that of the first session may be gone
     config = overrides.apply(recorded.model_copy(update={"store": _absolute(store), "cluster": cluster}))
-    tasks = _load(config)
+    tasks = _load(config, store)
     _check_unchanged(tasks, json.loads(header.tasks))
     return _search(config, tasks, overrides, resumed=True)
 
@@ -171,7 +179,7 @@ def _export(store: PopulationStore, out: Path) -> bool:
     return True
 
 
-def _load(config: RunConfig) -> Mapping[str, Task]:
+def _load(config: RunConfig, where: str) -> Mapping[str, Task]:
     """Checks what can be checked without Ray, so that a mistake is answered at once."""
     from evo.cluster.setup import build_operators, check_models, load_tasks
 
@@ -185,7 +193,10 @@ def _load(config: RunConfig) -> Mapping[str, Task]:
         build_operators(config, None)  # on this machine proposals need their key here: say so before a store is made
     if config.target != "auto":
         target_named(config.target)
-    return load_tasks(config)
+    try:
+        return load_tasks(config)
+    except InputError as error:
+        raise type(error)(f"{where}: {error}") from error
 
 
 def _texts(tasks: Mapping[str, Task]) -> dict[str, str]:

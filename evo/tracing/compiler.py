@@ -15,6 +15,7 @@ from evo.records import Failure, Record, Stage, Status
 from evo.tracing.plan import Kernel, LaunchPlan
 from evo.tracing.sandbox import ForkServer, Limits
 from evo.tracing.targets import target_named
+from evo.tracing.zygote import Zygote
 
 MAX_BYTES_PER_THREAD = 2047
 """255 registers of 4 bytes are all a thread has. A single tensor of twice that spills whatever the compiler does, and takes it minutes."""
@@ -59,15 +60,22 @@ def largest_bytes_per_thread(kernel: Kernel, warp_size: int) -> int:
 
 
 class Compiler:
-    """Owns one compiler fork server for a target. Not thread-safe."""
+    """Owns one compiler fork server for a target. Not thread-safe.
 
-    def __init__(self, target: str, *, deadline_s: float = 120.0, sass: bool = False) -> None:
+    Args:
+        target: Key of `evo.tracing.targets.TARGETS`.
+        deadline_s: Wall seconds per kernel.
+        sass: Whether instructions are counted.
+        zygote: Forks its server, see `ForkServer`.
+    """
+
+    def __init__(self, target: str, *, deadline_s: float = 120.0, sass: bool = False, zygote: Zygote | None = None) -> None:
         self.target = target_named(target)
         self._deadline_s = deadline_s
         self._sass = sass
         limits = Limits(cpu_s=int(deadline_s) + 1)
         preload = ("evo.tracing.compile_child", "triton.compiler")
-        self._server = ForkServer("compile", limits, preload=preload, environment=_ENVIRONMENT)
+        self._server = ForkServer("compile", limits, preload=preload, environment=_ENVIRONMENT, zygote=zygote)
 
     def start(self) -> None:
         """Starts the fork server ahead of need."""

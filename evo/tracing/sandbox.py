@@ -31,6 +31,7 @@ from typing import Any
 from evo.errors import SandboxError, WorkerDied
 from evo.tracing.confinement import Limits, abilities, apply_limits
 from evo.tracing.kernel import PR_SET_PDEATHSIG
+from evo.tracing.zygote import Process, Zygote
 
 __all__ = [
     "PR_SET_PDEATHSIG",
@@ -62,6 +63,7 @@ class ForkServer:
         preload: Modules the server imports before the first call.
         environment: Set in the server besides a few harmless variables of ours (see `KEPT_ENVIRONMENT`).
         gpu: Whether children may use the devices that CUDA_VISIBLE_DEVICES of the caller names. The server itself never touches one.
+        zygote: Forks the server, which then need not import anything; to be closed after it. None: the server is a new process.
     """
 
     def __init__(
@@ -72,13 +74,15 @@ class ForkServer:
         preload: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
         gpu: bool = False,
+        zygote: Zygote | None = None,
     ) -> None:
         self.role = role
         self._limits = limits
         self._preload = preload
         self._environment = dict(environment or {})
         self._gpu = gpu
-        self._process: subprocess.Popen[bytes] | None = None
+        self._zygote = zygote
+        self._process: Process | None = None
         self._socket: socket.socket | None = None
         self._home: Path | None = None
         self._starting = threading.Lock()
@@ -168,23 +172,33 @@ class ForkServer:
         environment |= {"TRITON_DEFAULT_FP_FUSION": os.environ.get("TRITON_DEFAULT_FP_FUSION", "1")} | self._environment
         environment["PYTHONPATH"] = search_path()
         settings = {"limits": asdict(self._limits), "preload": self._preload, "home": str(self._home), "gpu": self._gpu}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "evo.tracing.forkserver", str(theirs.fileno()), json.dumps(settings)],
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=None if os.environ.get("TRITON_EVOLVE_DEBUG") else subprocess.DEVNULL,
-            env=environment,
-            cwd=self._home,
-        )
-        theirs.close()
         self._socket = ours
+        launch = _new_process if self._zygote is None else self._zygote.launch
+        try:
+            self._process = launch(settings, environment, theirs)
+        except SandboxError:
+            self.close()
+            raise
+        finally:
+            theirs.close()
         try:
             receive_message(ours)  # the server says when its imports are done
         except (OSError, EOFError) as error:
             self.close()
             raise SandboxError(f"the {self.role} sandbox does not start; run with TRITON_EVOLVE_DEBUG=1 to see why") from error
         return ours
+
+
+def _new_process(settings: Mapping[str, Any], environment: Mapping[str, str], connection: socket.socket) -> Process:
+    return subprocess.Popen(
+        [sys.executable, "-m", "evo.tracing.forkserver", str(connection.fileno()), json.dumps(settings)],
+        pass_fds=(connection.fileno(),),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=None if os.environ.get("TRITON_EVOLVE_DEBUG") else subprocess.DEVNULL,
+        env=environment,
+        cwd=settings["home"],
+    )
 
 
 def send_message(connection: socket.socket, message: Mapping[str, Any]) -> None:

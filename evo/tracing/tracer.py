@@ -16,6 +16,7 @@ from evo.tasks.base import Case, Task, TensorSpec
 from evo.tracing.plan import Launch, LaunchPlan, Operator
 from evo.tracing.sandbox import ForkServer, Limits
 from evo.tracing.targets import target_named
+from evo.tracing.zygote import Zygote
 
 MAX_SOURCE_BYTES = 400_000
 BATCH_SHARE = 0.25
@@ -58,12 +59,15 @@ class Tracer:
     Args:
         target: Key of `evo.tracing.targets.TARGETS`.
         deadline_s: Wall seconds per trace.
+        zygote: Forks its server, see `ForkServer`.
     """
 
-    def __init__(self, target: str, *, deadline_s: float = 60.0) -> None:
+    def __init__(self, target: str, *, deadline_s: float = 60.0, zygote: Zygote | None = None) -> None:
         self.target = target_named(target)
         self._deadline_s = deadline_s
-        self._server = ForkServer("trace", Limits(cpu_s=math.ceil(deadline_s)), preload=("evo.tracing.trace_child",))
+        self._server = ForkServer(
+            "trace", Limits(cpu_s=math.ceil(deadline_s)), preload=("evo.tracing.trace_child",), zygote=zygote
+        )
 
     def start(self) -> None:
         """Starts the fork server ahead of need."""

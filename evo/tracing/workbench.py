@@ -17,6 +17,7 @@ from evo.tracing.plan import Kernel, LaunchPlan
 from evo.tracing.pool import Pool
 from evo.tracing.shelf import Shelf
 from evo.tracing.tracer import Tracer
+from evo.tracing.zygote import Zygote
 
 T = TypeVar("T")
 
@@ -94,13 +95,15 @@ class Workbench:
         remembered_bytes: int = REMEMBERED_BYTES,
     ) -> None:
         self.workers = workers
-        self._pool = Pool(
-            "workbench",
-            [
-                Bench(Tracer(target, deadline_s=trace_deadline_s), Compiler(target, deadline_s=compile_deadline_s, sass=sass))
-                for _ in range(workers)
-            ],
-        )
+        self._zygotes = tracing, compiling = Zygote("trace"), Zygote("compile")
+        benches = [
+            Bench(
+                Tracer(target, deadline_s=trace_deadline_s, zygote=tracing),
+                Compiler(target, deadline_s=compile_deadline_s, sass=sass, zygote=compiling),
+            )
+            for _ in range(workers)
+        ]
+        self._pool = Pool("workbench", benches)
         self._plans: Shelf[LaunchPlan | Failure] = Shelf(remembered_bytes, _weight, _lasting)
         self._binaries: Shelf[Binary | Failure] = Shelf(remembered_bytes, _weight, _lasting)
 
@@ -159,6 +162,8 @@ class Workbench:
     def close(self) -> None:
         """Ends all processes and cancels what is not done. Idempotent."""
         self._pool.close()
+        for zygote in self._zygotes:
+            zygote.close()
         self._plans.close()
         self._binaries.close()
 

@@ -14,7 +14,7 @@ from population_store.opening import open_store
 from tests.evo_tests.journal_check import check_journal, read_journal
 from tests.evo_tests.running_processes import alive, descendants, kill, spent_of, started, titled, wait_until
 
-VICTIMS = {"evaluator": "ray::EvaluatorActor", "proposer": "ray::ProposerActor", "tracer": "evo.tracing.forkserver"}
+VICTIMS = {"evaluator": "ray::EvaluatorActor", "proposer": "ray::ProposerActor", "tracer": "evo.tracing.zygote"}
 GONE_WITHIN_S = 30.0
 
 

@@ -17,7 +17,7 @@ from evo.records import Proposal, Variant
 from operators.base import Context, Operator, OperatorKind, Parent
 
 SHARES: Mapping[str, float] = {
-    "restated": 0.30,  # the starting kernel, with an assumption that no other candidate states
+    "restated": 0.30,  # the starting kernel, with a bound that no other candidate has
     "configured": 0.25,  # another configuration of it as the declared one
     "rewritten": 0.25,  # what rule-based operators make of it
     "wrong": 0.10,  # results 1 % off
@@ -26,8 +26,8 @@ SHARES: Mapping[str, float] = {
 }
 """Shares by what a candidate is. The last three fail, one in five: more than rule-based operators alone, less than language models."""
 
-_ASSUMED = 1 << 30
-"""No grid is that long, so the assumption is true, and costs nothing in the compiled kernel."""
+_BOUND = 1 << 30
+"""No grid of a kernel here is that long, so bounding a program index by it changes nothing, and costs one instruction."""
 _REWRITE_SEEDS = 4
 _MAX_REWRITTEN = 64
 
@@ -104,14 +104,23 @@ def rewrites(variants: Sequence[Variant], context: Context, operators: Sequence[
 
 
 def restated(source: str, number: int) -> str:
-    """The module with a true assumption in its first kernel that no other number states: the same work, another kernel.
+    """The module with the first program index of its first kernel bounded by a number that no grid reaches, another one for each
+    `number`: the same work by another kernel.
 
     Raises:
-        ValueError: The module has no Triton kernel.
+        ValueError: No kernel asks for its program index.
     """
     found = re.search(r"^import triton\.language as (\w+)", source, re.MULTILINE)
     language = found[1] if found else "triton.language"
-    return _inserted(source, f"{language}.assume({language}.program_id(0) < {_ASSUMED + number})")
+    calls = [
+        node
+        for node in ast.walk(_kernels(source)[0])
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == f"{language}.program_id" and node.lineno == node.end_lineno
+    ]
+    if not calls:
+        raise ValueError("the module's first kernel does not ask for its program index")
+    first = min(calls, key=lambda node: (node.lineno, node.col_offset))
+    return _wrapped(source, first, f"{language}.minimum(", f", {_BOUND + number})")
 
 
 def configured(source: str, chance: random.Random) -> str:
@@ -144,18 +153,24 @@ def _scaled_results(source: str) -> str:
     stores = [
         node
         for node in ast.walk(_kernels(source)[-1])
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".store") and len(node.args) > 1
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith(".store")
+        and len(node.args) > 1
+        and node.args[1].lineno == node.args[1].end_lineno
     ]
     if not stores:
         return source
-    value = stores[0].args[1]
-    text = ast.get_source_segment(source, value)
+    return _wrapped(source, stores[0].args[1], "(1.01 * (", "))")
+
+
+def _wrapped(source: str, node: ast.expr, before: str, after: str) -> str:
+    """The module with text before and after an expression that ends on the line where it begins."""
     lines = source.splitlines()
-    if text is None or value.lineno != value.end_lineno:
-        return source
-    line = lines[value.lineno - 1].encode()
-    changed = line[: value.col_offset] + f"(1.01 * ({text}))".encode() + line[value.end_col_offset :]
-    lines[value.lineno - 1] = changed.decode()
+    line = lines[node.lineno - 1].encode()  # column offsets count bytes
+    end = node.end_col_offset or 0
+    lines[node.lineno - 1] = (
+        line[: node.col_offset] + before.encode() + line[node.col_offset : end] + after.encode() + line[end:]
+    ).decode()
     return "\n".join(lines) + "\n"
 
 

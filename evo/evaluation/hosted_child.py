@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime.errors import OutOfResources
 
 from evo.evaluation.hosted_memory import Slot, aligned, open_block, span
-from evo.evaluation.hosted_recorder import Watch, choose_autotuned, watch_launches
+from evo.evaluation.hosted_recorder import Watch, allow_index, choose_autotuned, watch_launches
 from evo.tracing.pruning import keep_needed
 from evo.tracing.recorder import Recording, Refused
 from evo.tracing.sandbox import receive_message, send_message
@@ -49,6 +50,8 @@ def serve(request: dict[str, Any]) -> dict[str, Any]:
     for name in ("TRITON_EVOLVE_ROLE", "PYTORCH_NVML_BASED_CUDA_CHECK"):
         os.environ.pop(name, None)
     sys.argv = ["serve.py"]
+    if request["target"] is not None:
+        _hide()
     random.seed(os.urandom(16))
     torch.seed()
     served = _Served(request)
@@ -91,6 +94,15 @@ def describe(error: BaseException) -> dict[str, str]:
 _Tensors = tuple[list[Any], dict[str, torch.Tensor], list[torch.Tensor], torch.Tensor | None]
 
 
+def _hide() -> None:
+    """Leaves nothing of ours to be found by name; what is imported already goes on working."""
+    os.environ.pop("PYTHONPATH", None)
+    own = {entry for entry in sys.path if (Path(entry) / "evo" / "tracing").is_dir() and not (Path(entry) / "torch").is_dir()}
+    sys.path[:] = [entry for entry in sys.path if entry not in own]
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("evo", "operators", "population_store")]:
+        del sys.modules[name]
+
+
 class _Served:
     """The module and what it was lent."""
 
@@ -114,10 +126,8 @@ class _Served:
         request = self._request
         interpreted = self._device == "cpu"
         if interpreted:
-            from evo.evaluation.interpret_child import watch_memory
-
             torch.set_num_threads(1)
-            watch_memory()
+            allow_index()
         else:
             torch.cuda.init()  # type: ignore[no-untyped-call]
             triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))

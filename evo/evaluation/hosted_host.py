@@ -113,10 +113,11 @@ class HostProcess:
         binaries: Sequence[Binary],
         deadline_s: float,
     ) -> Observed | Failure:
-        """Records real calls of a module (`work.target` says for what), the last one after `calls` unrecorded ones.
+        """Records real calls of a module (`work.target` says for what), the last one after `calls` unrecorded ones, in a new process.
 
         No judge's answers are in a process that only observes: kernels of the judged plan run in it, to compare outputs.
         """
+        self._sides.shut("candidate")
         try:
             side = self._sides.open("candidate", work, deadline_s)
             described = side.task.case(case)

@@ -164,3 +164,15 @@ def choose_autotuned(configuration: dict[str, Any], recording: Recording | None)
         return self.fn.run(*args, **kwargs, **config.all_kwargs())
 
     Autotuner.run = run
+
+
+def allow_index() -> None:
+    """Lets interpreted kernels use their scalars as indices (of ranges) with any numpy, until this process ends."""
+    patch_tensor = interpreter._patch_lang_tensor
+
+    def patch(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        # Triton 3.6 converts arrays of one element with int(), which numpy refuses from 2.4 on.
+        scope.set_attr(tensor, "__index__", lambda scalar: int(scalar.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch

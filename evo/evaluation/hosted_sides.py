@@ -157,7 +157,7 @@ class Sides:
             self._servers[name] = ForkServer(
                 f"hosted-{name}",
                 Limits(cpu_s=3600),
-                preload=("evo.evaluation.hosted_child", "evo.evaluation.interpret_child"),
+                preload=("evo.evaluation.hosted_child",),
                 environment={"TRITON_INTERPRET": "1"} if self.device == "cpu" else NO_CUDA_BEFORE_FORKS,
                 gpu=True,
             )

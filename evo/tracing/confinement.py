@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from evo.tracing import landlock, privileges, seccomp
-from evo.tracing.kernel import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl
+from evo.tracing.kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl
 from evo.tracing.namespaces import Namespaces, bound_folder, enter, own_proc
 from evo.tracing.places import granted, needed
 
@@ -94,6 +94,7 @@ def confine(
     _set_limits(limits, gpu=gpu)
     rules = landlock.prepare(granted(gpu=gpu, readable=readable, writable=writable, own_proc=namespaces.proc))
     own_user = privileges.drop(may_read_all=may_read_all)
+    prctl(PR_SET_DUMPABLE, 1)  # which a change of user clears, and then not even the server may see how much memory it uses
     counted = own_user or (namespaces.user and _kernel() >= COUNTS_BY_NAMESPACE)
     if counted:
         _limit(resource.RLIMIT_NPROC, limits.processes)

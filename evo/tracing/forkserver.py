@@ -26,13 +26,13 @@ from typing import Any
 from evo.tracing import privileges
 from evo.tracing.confinement import Limits, confine, found_sandbox, prepare
 from evo.tracing.kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from evo.tracing.memory import total_bytes
+from evo.tracing.memory import descendants, total_bytes
 from evo.tracing.namespaces import Namespaces, enter, fork_apart, own_proc
 from evo.tracing.places import needed
 from evo.tracing.sandbox import receive_message, send_message
 
 WATCH_S = 0.1
-"""Between two looks at the memory of a call."""
+"""Between two looks at what a call uses."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,23 @@ class Setting:
     namespaces: Namespaces
 
 
-def guard(connection: socket.socket, settings: dict[str, Any]) -> None:
-    """Starts the server and waits. However the server or the caller goes, no process and no file of theirs is left then."""
+def guard(connection: socket.socket, settings: dict[str, Any], *, ends_with_parent: bool = True) -> None:
+    """Starts the server and waits. However the server or the caller goes, no process and no file of theirs is left then.
+
+    Args:
+        connection: To the caller.
+        settings: See `ForkServer`.
+        ends_with_parent: Also when the thread that started this process ends. Else it is the connection alone that tells.
+    """
     server = 0
 
     def end(number: int, frame: FrameType | None) -> None:  # no exception, since it could come while we tidy up
         _end(server, settings["home"])
 
     signal.signal(signal.SIGTERM, end)
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # not SIGKILL, since a caller that was killed cannot tidy up
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
+    if ends_with_parent:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # not SIGKILL, since a caller that was killed cannot tidy up
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     namespaces = enter()
     server = os.fork()
@@ -64,9 +72,11 @@ def guard(connection: socket.socket, settings: dict[str, Any]) -> None:
             serve(connection, settings, namespaces)
         finally:
             os._exit(0)
-    connection.close()
-    os.waitpid(server, 0)
-    _end(0, settings["home"])
+    poll = select.poll()
+    poll.register(connection, 0)  # only whether the other side is gone
+    poll.register(os.pidfd_open(server), select.POLLIN)
+    poll.poll()
+    _end(server, settings["home"])
 
 
 def _end(server: int, home: str) -> None:
@@ -178,9 +188,9 @@ class Call:
                 now = time.monotonic()
                 if now >= self._deadline:
                     return b"", "deadline"
-                if now >= look and self._setting.namespaces.proc:
-                    if total_bytes(self._limits.memory_bytes) > self._limits.memory_bytes:
-                        return b"", "memory"
+                if now >= look:
+                    if (excess := self._excess()) is not None:
+                        return b"", excess
                     look = time.monotonic() + WATCH_S
                 ready = dict(poll.poll(max(0.0, min(self._deadline - now, WATCH_S)) * 1000))
                 if not ready:
@@ -194,6 +204,13 @@ class Call:
                     return b"", "output too large"
         finally:
             os.close(ended)
+
+    def _excess(self) -> str | None:
+        """What the child and all that it started use too much of together."""
+        processes = descendants(self._limits.processes)
+        if len(processes) > self._limits.processes + 1:  # the first of its namespace does not count
+            return "processes"
+        return "memory" if total_bytes(processes, self._limits.memory_bytes) > self._limits.memory_bytes else None
 
     def _child(self, writer: int, apart: bool) -> None:
         code = 1
@@ -241,4 +258,6 @@ def _end_strays() -> None:
 
 
 if __name__ == "__main__":
-    guard(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2]))
+    guard(
+        socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2]), ends_with_parent=False
+    )  # threads of a caller come and go

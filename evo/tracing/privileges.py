@@ -2,7 +2,8 @@
 
 Where an interpreter or package lies below a private folder (say /root, mode 700), another user could not import it. Such a process
 keeps one capability, CAP_DAC_READ_SEARCH, also for the programs it starts: it may open any file for reading, as root could, until
-Landlock limits which. Without Landlock that is the lesser evil: the process can still neither write our files nor signal us.
+Landlock limits which. Without Landlock that is the lesser evil: the process can still neither write our files nor signal us. Containers
+often lack that capability but have CAP_DAC_OVERRIDE, which is kept then: without Landlock, files may be written too, as by root.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from evo.tracing.kernel import (
 )
 
 NOBODY = 65534
-CAP_DAC_READ_SEARCH = 2
+CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 1, 2
 CAPABILITY_VERSION = 0x2008_0522
 
 
@@ -31,16 +32,18 @@ def drop(*, may_read_all: bool) -> bool:
     """Gives up root and every capability, in a process with no new privileges; tells whether the process is now a user of its own.
 
     Args:
-        may_read_all: Keep CAP_DAC_READ_SEARCH where we are root; where it cannot be kept, the user stays (and has no capability).
+        may_read_all: Keep a capability to read all files where we are root; where none can be kept, the user stays, without capabilities.
     """
-    changes = os.geteuid() == 0 and (not may_read_all or _can_keep_reading())
+    kept = _keep_reading() if may_read_all and os.geteuid() == 0 else None
+    changes = os.geteuid() == 0 and (not may_read_all or kept is not None)
     with contextlib.suppress(OSError):  # an old or emulated kernel, which gives programs no capabilities this way either
         prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     changed = changes and _become_nobody(keep=may_read_all)
-    kept = 1 << CAP_DAC_READ_SEARCH if changed and may_read_all else 0
-    _set_capabilities(kept)
-    if kept:
-        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH)
+    if kept is None or not changed:
+        _set_capabilities(0)
+    else:
+        _set_capabilities(1 << kept)
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, kept)
     return changed
 
 
@@ -80,17 +83,18 @@ def _become_nobody(*, keep: bool) -> bool:
     return True
 
 
-def _can_keep_reading() -> bool:
-    """Whether CAP_DAC_READ_SEARCH can be made ambient: without it, programs that are started would not find their files."""
+def _keep_reading() -> int | None:
+    """The capability to read all files that can be made ambient: if none, programs that are started would not find their files."""
     permitted = _status("CapPrm")
-    if not permitted >> CAP_DAC_READ_SEARCH & 1:
-        return False
-    try:
-        _set_capabilities(permitted, inheritable=1 << CAP_DAC_READ_SEARCH)
-        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH)
-    except OSError:
-        return False
-    return True
+    for capability in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE):
+        if permitted >> capability & 1:
+            try:
+                _set_capabilities(permitted, inheritable=1 << capability)
+                prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
+            except OSError:  # an old or emulated kernel
+                return None
+            return capability
+    return None
 
 
 def _status(field: str) -> int:

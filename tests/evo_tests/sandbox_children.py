@@ -101,3 +101,116 @@ def write_raw(request: dict[str, Any]) -> dict[str, Any]:
         except OSError:
             pass  # not open, or not for writing
     os._exit(0)
+
+
+def identity(request: dict[str, Any]) -> dict[str, Any]:
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    names = ("CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs", "Seccomp")
+    return {"uid": os.getuid(), "groups": os.getgroups(), **{name: int(status[name], 16) for name in names}}
+
+
+def run_program(request: dict[str, Any]) -> dict[str, Any]:
+    """Another interpreter, which imports a package of ours and is as confined."""
+    import subprocess
+    import sys
+
+    code = "import evo.records, os; print(os.getuid()); open('/etc/shadow')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return {"out": done.stdout, "error": done.stderr}
+
+
+def opens(request: dict[str, Any]) -> dict[str, Any]:
+    """By path and mode: the error's name, or an empty text."""
+    found = {}
+    for path, mode in request["files"]:
+        try:
+            if mode == "list":
+                os.listdir(path)
+            else:
+                open(path, mode).close()
+            found[path] = ""
+        except OSError as error:
+            found[path] = type(error).__name__
+    return found
+
+
+def works_with_files(request: dict[str, Any]) -> dict[str, Any]:
+    """What compilers and caches do in their folder."""
+    Path("one").mkdir()
+    Path("two").mkdir()
+    Path("one/file").write_text("text")
+    os.replace("one/file", "two/file")
+    os.symlink("two/file", "link")
+    text = Path("link").read_text()
+    os.truncate("two/file", 1)
+    os.unlink("link")
+    os.unlink("two/file")
+    os.rmdir("two")
+    Path("/dev/null").write_text("x")
+    return {"text": text, "random": len(os.urandom(4)), "left": os.listdir()}
+
+
+def bomb(request: dict[str, Any]) -> dict[str, Any]:
+    """A fork bomb."""
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            time.sleep(0.01)
+
+
+def grow(request: dict[str, Any]) -> dict[str, Any]:
+    """Several processes that each stay within the limit of one."""
+    for _ in range(request["processes"]):
+        if os.fork() == 0:
+            held = b"x" * request["nbytes"]
+            time.sleep(30)
+            os._exit(len(held) & 1)
+    time.sleep(30)
+    return {}
+
+
+def system_calls(request: dict[str, Any]) -> dict[str, Any]:
+    """By number: errno, or 0. Arguments are zeros, with which none of the calls asked for does anything."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = {}
+    for number in request["numbers"]:
+        zeros = [ctypes.c_long(0)] * 6
+        found[str(number)] = ctypes.get_errno() if libc.syscall(ctypes.c_long(number), *zeros) < 0 else 0
+    return found
+
+
+def sockets(request: dict[str, Any]) -> dict[str, Any]:
+    import socket
+
+    found = {}
+    families = {
+        "tcp": (socket.AF_INET, socket.SOCK_STREAM),
+        "udp": (socket.AF_INET6, socket.SOCK_DGRAM),
+        "netlink": (socket.AF_NETLINK, socket.SOCK_RAW),
+        "unix": (socket.AF_UNIX, socket.SOCK_STREAM),
+    }
+    for name, (family, kind) in families.items():
+        try:
+            socket.socket(family, kind).close()
+            found[name] = ""
+        except OSError as error:
+            found[name] = type(error).__name__
+    socket.socketpair()
+    return found
+
+
+def threads_and_tools(request: dict[str, Any]) -> dict[str, Any]:
+    import subprocess
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(4) as threads:
+        doubled = list(threads.map(lambda item: 2 * item, range(8)))
+    Path("a.c").write_text("int twice(int x) { return 2 * x; }")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", "a.so", "a.c"], check=True)
+    return {"doubled": doubled, "four": ctypes.CDLL("./a.so").twice(2)}
+
+
+def spin(request: dict[str, Any]) -> dict[str, Any]:
+    while True:
+        pass

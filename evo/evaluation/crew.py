@@ -6,6 +6,7 @@ import dataclasses
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -25,6 +26,17 @@ class JudgeFailed(Exception):
     """The judge died, or could not open outputs whose owner died meanwhile."""
 
 
+@dataclass(frozen=True)
+class Processes:
+    """What the workers serve, as `evo.evaluation.worker.Nursery.fork` takes it; other classes with the same methods can stand in."""
+
+    replay: str = "evo.evaluation.replay_child:ReplayProcess"
+    judge: str = "evo.evaluation.judge_child:JudgeProcess"
+
+
+REAL_PROCESSES = Processes()
+
+
 class Crew:
     """Two workers. Thread-safe: each serves one call at a time.
 
@@ -34,13 +46,23 @@ class Crew:
         clock: For stages and device seconds.
         spare: Whether a second replay process is kept ready.
         by_ipc: Whether outputs go to the judge by CUDA IPC; `start` finds out.
+        processes: What they serve.
     """
 
-    def __init__(self, nursery: Nursery, deadline_s: float, clock: StageClock, *, spare: bool, by_ipc: bool = False) -> None:
+    def __init__(
+        self,
+        nursery: Nursery,
+        deadline_s: float,
+        clock: StageClock,
+        *,
+        spare: bool,
+        by_ipc: bool = False,
+        processes: Processes = REAL_PROCESSES,
+    ) -> None:
         self._deadline_s = deadline_s
         self._clock = clock
-        self._replay = Worker(nursery, "replay", "evo.evaluation.replay_child:ReplayProcess", spare=spare)
-        self._judge = Worker(nursery, "judge", "evo.evaluation.judge_child:JudgeProcess")
+        self._replay = Worker(nursery, "replay", processes.replay, spare=spare)
+        self._judge = Worker(nursery, "judge", processes.judge)
         self._replaying, self._judging = Lock(), Lock()
         self._shipped: set[str] = set()
         self._shipped_to = 0

@@ -11,7 +11,7 @@ from threading import BoundedSemaphore
 
 from evo.errors import BadDeviceError, DeviceError, WorkerDied
 from evo.evaluation.checking import Differs
-from evo.evaluation.crew import Crew, JudgeFailed
+from evo.evaluation.crew import REAL_PROCESSES, Crew, JudgeFailed, Processes
 from evo.evaluation.launchers import Launchers
 from evo.evaluation.replay_child import Compared, Ran, Work
 from evo.evaluation.settings import EvaluationSettings
@@ -40,15 +40,24 @@ class ReplayTier(Tier):
     """One GPU. Input seeds are drawn when it is made and never leave the trusted processes. Checks may come from several threads:
     while one's outputs are judged, the next runs.
 
+    Args:
+        settings: Deadlines.
+        processes: What its workers serve.
+        nursery: Where they come from, if others use it too; without one it has its own.
+
     Raises:
         DeviceError: There is no usable GPU.
     """
 
-    def __init__(self, settings: EvaluationSettings) -> None:
-        self._nursery = Nursery()
+    def __init__(
+        self, settings: EvaluationSettings, processes: Processes = REAL_PROCESSES, nursery: Nursery | None = None
+    ) -> None:
+        self._processes = processes
+        self._nursery = nursery or Nursery()
+        self._owns_nursery = nursery is None
         self._deadline_s = settings.run_deadline_s
         self._launchers = Launchers(self._nursery, self.clock)
-        self._main = self._crew = Crew(self._nursery, self._deadline_s, self.clock, spare=True)
+        self._main = self._crew = Crew(self._nursery, self._deadline_s, self.clock, spare=True, processes=processes)
         self._unjudged = BoundedSemaphore(UNJUDGED)
         self._floors: dict[tuple[str, str], NoiseFloor] = {}
         self._secret = secrets.token_bytes(16)
@@ -169,7 +178,9 @@ class ReplayTier(Tier):
 
     def fresh(self) -> None:
         """Until `settle`, another pair of workers with other seeds; the warm pair waits with all that it remembers."""
-        self._crew = Crew(self._nursery, self._deadline_s, self.clock, spare=False, by_ipc=self._main.by_ipc)
+        self._crew = Crew(
+            self._nursery, self._deadline_s, self.clock, spare=False, by_ipc=self._main.by_ipc, processes=self._processes
+        )
 
     def settle(self) -> None:
         """Ends the pair that `fresh` made."""
@@ -186,18 +197,20 @@ class ReplayTier(Tier):
         self._crew.close()
         self._main.close()
         self._launchers.close()
-        self._nursery.close()
+        if self._owns_nursery:
+            self._nursery.close()
 
     def _request(self, task: Task, asked: Sequence[Asked]) -> list[Checked] | Failure:
-        """One request, done again once where the judge failed, a neighbour's fault took the outputs away or spoiled remembered inputs."""
+        """One request, done again where the judge failed, a neighbour's fault took the outputs away or spoiled remembered inputs: twice,
+        for the neighbour's fault may follow upon the judge's."""
         crew = self._crew
-        for last in (False, True):
+        for last in (False, False, True):
             try:
                 with self._unjudged:
                     checks = self._run_and_judge(crew, task, asked)
             except JudgeFailed as error:
                 if last:
-                    raise DeviceError(f"the judge could not answer on task {task.name}, twice: {error}") from error
+                    raise DeviceError(f"{self._identity}: the judge could not answer on task {task.name}: {error}") from error
                 crew.trim()
                 continue
             except WorkerDied as error:
@@ -212,7 +225,7 @@ class ReplayTier(Tier):
                     return checks
             except WorkerDied as error:
                 return self._died(asked[0][0].case, error)
-        raise AssertionError("the second turn returns or raises")
+        raise AssertionError("the last turn returns or raises")
 
     def _run_and_judge(self, crew: Crew, task: Task, asked: Sequence[Asked]) -> list[Checked] | Failure:
         works = [_work(task, candidate) for candidate, _ in asked]

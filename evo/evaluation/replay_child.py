@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from evo.errors import DeviceError
 from evo.evaluation.bounded import Bounded
 from evo.evaluation.checking import Checker, Differs
 from evo.evaluation.graphs import MAX_ARENA_BYTES, Arena, Layout, Stopwatch, TimedGraph, same_bits
@@ -34,6 +35,7 @@ MAX_GRAPHS = 128
 THROTTLE_PAUSE_S = 0.25
 THROTTLE_ATTEMPTS = 20
 PAIRS_PER_READING = 8
+FIRST_PATTERN_BYTES = 4 << 20
 BASELINE = 1 << 20
 """Added to the number of a placement for the baseline's copy of its code, also where a candidate has the same plan."""
 
@@ -119,7 +121,9 @@ class ReplayProcess:
         self._token = 0
         self._counts: Counter[str] = Counter()
         self._stopwatch: Stopwatch | None = None
-        torch.zeros(1, device=self._device).add_(1).item()  # the first kernel loads what all others need
+        unwell = ailment(self._device, FIRST_PATTERN_BYTES)  # which also loads what a health check needs, ahead of the fault
+        if unwell:
+            raise DeviceError(unwell)
 
     def describe(self) -> dict[str, Any]:
         """Device name, UUID, compute capability, multiprocessors."""

@@ -63,6 +63,15 @@ CHANGES_ITS_INPUT = GOOD.replace(
     "    tl.store(y_ptr + row,", "    tl.store(x_ptr + row * columns, 0.0)\n    tl.store(y_ptr + row,"
 )
 ILLEGAL = GOOD.replace("tl.load(x_ptr + row * columns + at,", "tl.load(x_ptr + (row.to(tl.int64) + 1) * 100000000000 + at,")
+READS_PAST_ITS_BUFFER = GOOD.replace(
+    "tl.sum(total, axis=0) * 2)",
+    "tl.sum(total, axis=0) * 2 + tl.where(tl.load(x_ptr + tl.num_programs(0) * columns) > 1e30, 1.0, 0.0))",
+)
+USES_STALE_SCRATCH = (
+    GOOD.replace("kernel(x_ptr, y_ptr,", "kernel(x_ptr, s_ptr, y_ptr,")
+    .replace("tl.sum(total, axis=0) * 2)", "tl.sum(total, axis=0) * 2 + tl.where(tl.load(s_ptr + row) > 1e30, 1.0, 0.0))")
+    .replace("kernel[(rows,)](x,", "kernel[(rows,)](x, torch.empty_like(y),")
+)
 ENDLESS = GOOD.replace(
     "    tl.store(y_ptr + row,", "    while tl.load(x_ptr) < 1e30:\n        total += 1\n    tl.store(y_ptr + row,"
 )

@@ -1,0 +1,160 @@
+"""The replayed tier over stand-ins for its GPU processes: faults cost what they must, harm nobody else and name what is broken."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from evo.errors import BadDeviceError, DeviceError
+from evo.evaluation.crew import Processes
+from evo.evaluation.replay import ReplayTier
+from evo.evaluation.settings import EvaluationSettings
+from evo.evaluation.tier import Candidate, Checked
+from evo.evaluation.worker import Nursery
+from evo.records import Configuration, Failure, Status
+from evo.tasks.base import Case, Task
+from evo.tasks.draws import Draw
+from evo.tracing.compiler import Binary, Resources
+from evo.tracing.plan import Kernel, LaunchPlan
+from tests.evo_tests import ladder_task as modules
+
+SERVED = "tests.evo_tests.served_devices"
+SETTINGS = EvaluationSettings(run_deadline_s=1.0)
+SMALL, TRAINING = modules.TASK.small_cases, modules.TASK.training_cases
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+def make(nursery: Nursery) -> Iterator[Callable[..., ReplayTier]]:
+    tiers: list[ReplayTier] = []
+
+    def made(device: str = "Device") -> ReplayTier:
+        tiers.append(ReplayTier(SETTINGS, Processes(f"{SERVED}:{device}", f"{SERVED}:Judge"), nursery))
+        return tiers[-1]
+
+    yield made
+    for tier in tiers:
+        tier.close()
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    return dataclasses.replace(modules.TASK, path=tmp_path)
+
+
+def candidate(what: str, case: Case = SMALL[0]) -> Candidate:
+    kernel = Kernel("k", "module {}", (), {})
+    steps = {"prepare": (), "forward": (), "backward": ()}
+    plan = LaunchPlan("3", "cuda:90", (), (), (), (kernel,), steps, what, (), {})
+    return Candidate(what, case, Configuration({}), plan, (Binary(kernel.kernel_hash, b"code", {}, Resources(0, 0, 0)),))
+
+
+def check(tier: ReplayTier, task: Task, what: str, *cases: Case) -> list[Checked] | Failure:
+    return tier.check_all(task, [(candidate(what, case), (Draw(0),)) for case in cases or SMALL])
+
+
+def test_a_hang_is_a_timeout_and_the_next_candidate_is_unharmed(make: Callable[..., ReplayTier], task: Task) -> None:
+    tier = make()
+    verdict = check(tier, task, "hangs")
+    assert isinstance(verdict, Failure)
+    assert (verdict.status, verdict.message) == (Status.TIMEOUT, f"case {SMALL[0].name}: the kernels did not end within 1 s")
+    started = time.monotonic()
+    assert check(tier, task, "good") == [Checked(0.5, 4096)] * len(SMALL)
+    assert time.monotonic() - started < 1
+
+
+def test_a_fault_names_the_case_where_it_happened(make: Callable[..., ReplayTier], task: Task) -> None:
+    tier = make()
+    verdict = check(tier, task, "dies on training", *SMALL, *TRAINING)
+    assert isinstance(verdict, Failure)
+    assert verdict.status is Status.RUNTIME_ERROR
+    assert verdict.message.startswith(f"case {TRAINING[0].name}: died")
+    assert isinstance(check(tier, task, "good"), list)
+
+
+def test_a_device_that_fails_twice_is_named_with_the_reason(make: Callable[..., ReplayTier], task: Task) -> None:
+    with pytest.raises(
+        BadDeviceError, match=r"GPU .* \(Paper GPU, GPU-0\) fails .* twice.*7 of 16777216 words.*2 uncorrected ECC"
+    ):
+        check(make("Sick"), task, "dies")
+
+
+def test_a_judge_that_dies_once_costs_nothing_but_time(make: Callable[..., ReplayTier], task: Task) -> None:
+    tier = make()
+    assert check(tier, task, "kills a judge") == [Checked(0.5, 4096)] * len(SMALL)
+    assert tier.clock.counts["judges replaced"] == 1
+
+
+def test_a_judge_that_dies_every_time_is_the_devices_fault(make: Callable[..., ReplayTier], task: Task) -> None:
+    tier = make()
+    with pytest.raises(DeviceError, match=r"Paper GPU.*judge could not answer") as raised:
+        check(tier, task, "kills every judge")
+    assert not isinstance(raised.value, BadDeviceError)
+
+
+def test_wrong_values_are_not_believed_where_an_earlier_kernel_spoiled_the_inputs(
+    make: Callable[..., ReplayTier], task: Task
+) -> None:
+    tier = make()
+    assert isinstance(check(tier, task, "spoiled"), list), "the second look, on fresh inputs, passes"
+    verdict = check(tier, task, "wrong")
+    assert isinstance(verdict, Failure)
+    assert verdict.status is Status.WRONG_VALUES
+
+
+def test_reads_beyond_buffers_are_told_as_such(make: Callable[..., ReplayTier], task: Task) -> None:
+    verdict = check(make(), task, "reads")
+    assert isinstance(verdict, Failure)
+    assert (verdict.status, verdict.signature) == (Status.GUARD_VIOLATION, "guard_violation:reads")
+
+
+def test_a_binary_travels_once(make: Callable[..., ReplayTier], task: Task) -> None:
+    tier = make()
+    for _ in range(3):
+        check(tier, task, "good")
+        tier.latency_us(task, candidate("good"))
+    assert tier.counters()["shipped"] == len(SMALL), "with the first request, once per case of it"
+    check(tier, task, "dies")
+    assert isinstance(check(tier, task, "good"), list), "a new process is sent it again"
+    forgetful = make("Forgetful")
+    for _ in range(2):
+        assert isinstance(check(forgetful, task, "good"), list), "one that dropped it asks for it"
+
+
+def test_a_timed_call_that_differs_is_caught_and_throttling_is_no_candidates_fault(
+    make: Callable[..., ReplayTier], task: Task
+) -> None:
+    tier = make()
+    timings = tier.compare_all(task, [(candidate("good", TRAINING[0]), candidate("base", TRAINING[0]))], pairs=8, placement=0)
+    assert isinstance(timings, list)
+    assert (timings[0].latency_us, timings[0].baseline_us, len(timings[0].log_ratios)) == (10.0, 11.0, 8)
+    assert tier.noise_of(task, TRAINING[0]) is not None
+    cheat = tier.compare_all(task, [(candidate("cheats", TRAINING[0]), candidate("base", TRAINING[0]))], pairs=8, placement=0)
+    assert isinstance(cheat, Failure)
+    assert cheat.signature == "wrong_values:timed call"
+    with pytest.raises(DeviceError, match=r"throttles.*hardware thermal slowdown"):
+        tier.compare_all(task, [(candidate("throttles", TRAINING[0]), candidate("base", TRAINING[0]))], pairs=8, placement=0)
+
+
+def test_verification_has_other_processes_and_seeds_and_gives_the_warm_ones_back(
+    make: Callable[..., ReplayTier], task: Task
+) -> None:
+    tier = make()
+    check(tier, task, "good")
+    warm, shipped = tier._seed(task, SMALL[0], 0), tier.counters()["shipped"]
+    tier.fresh()
+    assert tier._seed(task, SMALL[0], 0) != warm
+    assert isinstance(check(tier, task, "good"), list)
+    tier.settle()
+    assert tier._seed(task, SMALL[0], 0) == warm
+    assert tier.counters()["shipped"] == shipped

@@ -37,7 +37,7 @@ def doctor_command(task: str | None = None) -> int:
 
         loaded = load_named_task(task)  # a mistake is answered before anything is printed
     table = Table("what", "found", "note", box=None, header_style="bold")
-    problems = [*_versions(table), *_sandbox(table)]
+    problems = [*_versions(table), *_sandbox(table), *_probes(table)]
     _machine(table)
     console.print(table)
     if task is not None:
@@ -84,6 +84,28 @@ def _sandbox(table: Table) -> list[str]:
             f"sandbox: {ability}", "yes" if there else "no", "" if there else "untrusted code is isolated less; see README"
         )
     return []
+
+
+def _probes(table: Table) -> list[str]:
+    """Hostile actions tried in a real sandbox."""
+    from evo.errors import SandboxError
+    from evo.tracing.probes import run_probes
+    from evo.tracing.sandbox import abilities
+
+    lacking = [ability for ability, there in abilities().items() if not there]
+    problems = []
+    for kind in ("sandbox", "sandbox with a GPU") if _gpus() else ("sandbox",):
+        try:
+            results = run_probes(gpu=kind != "sandbox")
+        except SandboxError as error:
+            problems.append(f"{kind}: {error}")
+            continue
+        for result in results:
+            table.add_row(f"{kind} that {result.name}", "contained" if result.contained else "not contained", result.how)
+            # What this machine cannot do is no fault that anybody could mend here.
+            if not result.contained and not lacking:
+                problems.append(f"{kind}: untrusted code {result.name}: {result.how}")
+    return problems
 
 
 def _machine(table: Table) -> None:

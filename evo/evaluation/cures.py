@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from evo.evaluation.cheats import Cheat
+from evo.evaluation.cheats.base import Cheat
+from evo.evaluation.cheats.scene import Scene, same_bits
 from evo.evaluation.judge import Judge
 from evo.evaluation.oracle import Outputs
-from evo.evaluation.scene import Scene, same_bits
 from evo.records import Failure
 from evo.tasks.base import Tolerance
 

@@ -16,19 +16,20 @@ import torch
 
 from evo.errors import TaskError
 from evo.evaluation.base import Effort
-from evo.evaluation.cheats import Cheat, cheats_for
+from evo.evaluation.cheats.base import Cheat
+from evo.evaluation.cheats.registry import cheats_for
+from evo.evaluation.cheats.scene import Scene, same_bits
 from evo.evaluation.cures import cure_for
 from evo.evaluation.draws import choose_draws
 from evo.evaluation.judge import Judge
 from evo.evaluation.oracle import Oracle
-from evo.evaluation.scene import Scene, same_bits
 from evo.records import Failure
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tasks.draws import Draw, Variation
 
-ANSWERS_BYTES = 512 << 20
-"""Answers kept by the judge, and as many by the forger."""
-WORKING_BYTES_PER_ELEMENT = 64
+ANSWERS_SHARE = 8
+"""A share of the free memory for the answers that the judge keeps, and as much for the forger's."""
+WORKING_BYTES_PER_ELEMENT = 128
 """Inputs, answers in float64 and forged ones, with copies: an element of a case needs about that much while it is looked at."""
 
 
@@ -152,8 +153,9 @@ def diagnose(task: Task, limits: Bounds, device: torch.device | str = "cpu") -> 
 class _Doctor:
     def __init__(self, task: Task, limits: Bounds, device: torch.device) -> None:
         self._task, self._limits, self._device = task, limits, device
-        self._judge = Judge(device, ANSWERS_BYTES)
-        self._oracle = Oracle(device, ANSWERS_BYTES)
+        self._answers_bytes = _memory_bytes(device) // ANSWERS_SHARE
+        self._judge = Judge(device, self._answers_bytes)
+        self._oracle = Oracle(device, self._answers_bytes)
         self._started = time.monotonic()
         self._attempts: list[_Attempts] = []
         self._looked_at: list[str] = []
@@ -217,7 +219,7 @@ class _Doctor:
     def _try(self, attempts: _Attempts, scenes: Sequence[Scene]) -> None:
         """One case, until a draw stops the cheat there."""
         if self._task.statistic is not None:
-            self._judge = Judge(self._device, ANSWERS_BYTES)  # it compares the patterns of one candidate's draws
+            self._judge = Judge(self._device, self._answers_bytes)  # it compares the patterns of one candidate's draws
         nearest: tuple[Case, Draw, float] | None = None
         for scene in scenes:
             forged = attempts.cheat.forge(scene) if scene.honest.nbytes else None

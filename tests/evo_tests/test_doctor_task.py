@@ -150,6 +150,12 @@ def test_small_cases_that_do_not_fit_in_memory_are_told(call: Call, tmp_path: Pa
     one_line(call(*command), "mine.py", "1048576x16777216")
 
 
+def test_the_doctor_tries_the_sandbox_and_says_what_contained_each_attempt(call: Call) -> None:
+    _, out, _ = call("doctor")
+    (row,) = [line for line in out.splitlines() if "sandbox that connects to the caller by TCP" in line]
+    assert "contained" in row
+
+
 def test_the_doctor_without_a_task_does_not_load_torch() -> None:
     import subprocess
     import sys

@@ -57,7 +57,7 @@ class Scene:
         """What the reference gives on changed inputs (gradients included), None where it refuses them.
 
         Args:
-            name: Identifies the change; an identifier.
+            name: Identifies the change among those of the task.
             change: May return the tensors of its inputs themselves, but not write into them.
         """
         task, module = self.task, self.task.form == "module"
@@ -67,8 +67,10 @@ class Scene:
             changed = change(Inputs(tuple(positional), parameters))
             return task.reference(*((changed.parameters,) if module else ()), *changed.arguments)
 
+        # Any text becomes part of an identifier, and different ones stay different: answers are kept by the task's name.
+        changed_task = dataclasses.replace(task, name=f"{task.name}_{name.encode().hex()}", reference=wrong)
         try:
-            return self._native(self.draw, dataclasses.replace(task, name=f"{task.name}_{name}", reference=wrong))
+            return self._native(self.draw, changed_task)
         except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError):
             return None  # the reference does not take such inputs, so no kernel computes with them
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
 import torch
 
 from evo.evaluation.tiling import element_weight, errors, row_norms, special_mask, tiles
@@ -72,7 +73,8 @@ def describe(wrongness: Wrongness) -> tuple[str, str]:
     survey = _survey(wrongness)
     w, c = wrongness, wrongness.candidate
     kind, hint = _diagnose(w, survey)
-    place = [int(i) for i in torch.unravel_index(torch.tensor(survey.worst_at), c.shape)] if c.dim() else []
+    # Not torch's function of that name, whose first call imports sympy for most of a second.
+    place = [int(i) for i in np.unravel_index(survey.worst_at, c.shape)]
     got, expected = (item.reshape(-1)[survey.worst_at].item() for item in (c, w.exact))
     by = "" if w.ratio == float("inf") else f", {w.ratio:.3g} times what is allowed (measured over {w.place})"
     lines = [

@@ -1,4 +1,5 @@
-"""Builds the evaluator for a device: the ladder over the replayed tier on a GPU, over the interpreted tier without one."""
+"""Builds the evaluator for a device: the ladder over the replayed tier on a GPU, with the hosted fallback for what cannot be
+traced, over the interpreted tier without one."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ from collections.abc import Mapping
 
 from evo.errors import DeviceError
 from evo.evaluation.base import Evaluator
+from evo.evaluation.hosted import HostedEvaluator
 from evo.evaluation.interpreter import InterpretedTier
 from evo.evaluation.ladder import LadderEvaluator
+from evo.evaluation.observed import RecordedUse
+from evo.evaluation.sanitize import Sanitizers
 from evo.evaluation.settings import EvaluationSettings
 from evo.tasks.base import Task
 from evo.tracing.workbench import Workbench
@@ -41,7 +45,10 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
         raise DeviceError(f"the target is {settings.target}, the GPU is {tier.device} ({tier.capability})")
     settings = dataclasses.replace(settings, target=tier.capability)
     workers = max(1, min(14, (os.cpu_count() or 2) - 2))
-    return LadderEvaluator(tasks, settings, tier, _bench(settings, workers=workers, sass=False))
+    bench = _bench(settings, workers=workers, sass=False)
+    hosted = HostedEvaluator(tasks, settings)  # both start their processes when they are first needed
+    examinations = (RecordedUse(deadline_s=settings.run_deadline_s), Sanitizers(deadline_s=settings.run_deadline_s))
+    return LadderEvaluator(tasks, settings, tier, bench, hosted=hosted, examinations=examinations)
 
 
 def _bench(settings: EvaluationSettings, *, workers: int, sass: bool) -> Workbench:

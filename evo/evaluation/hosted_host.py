@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from evo.errors import PlanError
+from evo.evaluation.graphs import prepare
 from evo.evaluation.hosted_checks import check, same_bits
 from evo.evaluation.hosted_lending import InvalidAnswer
 from evo.evaluation.hosted_session import HostedFailure
@@ -152,10 +153,7 @@ class HostProcess:
         inputs = make_inputs(task, case, draw.seed, device, draw.variation)
         execution = Execution(plan, load_plan(plan, binaries, device), PlainMemory(device), device)
         with torch.no_grad():
-            execution.supply("parameter", inputs.parameters)
-            execution.run("prepare")
-            tensors = {position: item for position, item in enumerate(inputs.arguments) if isinstance(item, torch.Tensor)}
-            execution.supply("argument", tensors)
+            prepare(execution, inputs)
             execution.run("forward")
             positions = {source.key: source.value for source in plan.sources if source.kind == "argument"}
             mutated = [execution.value(positions[position]) for position in task.mutates]

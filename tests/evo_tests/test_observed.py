@@ -52,7 +52,8 @@ def candidate(tracer: Tracer, task: Task, source: str) -> Candidate:
 
 HONEST = (FOLDER / "tasks" / "sums_kernel.py").read_text()
 KEEPS_STATE = HONEST.replace(
-    "def entry(x):", "_made = {}\n\n\ndef entry(x):\n    _made.setdefault(x.shape, torch.ones(4, device=x.device))"
+    "def entry(x):",
+    "_made = {}\n\n\ndef entry(x):\n    _made.setdefault(x.shape, torch.ones(4, device=x.device))",
 )
 
 

@@ -73,7 +73,8 @@ def make_inputs(task: Task, case: Case, seed: int, device: torch.device | str, v
 def applicable_variations(task: Task, case: Case) -> tuple[Variation, ...]:
     """The variations that the task allows and that change some tensor of the case, in the order they are declared in; no PLAIN.
 
-    None where nothing is computed (a case of 0 bytes). Where products may be taken in float16, values that float16 does not hold are left out.
+    None where nothing is computed (a case of 0 bytes). Where products may be taken in float16, values that it does not hold are
+    left out.
     """
     if case.bytes == 0:
         return ()

@@ -7,6 +7,15 @@ import inspect
 from pathlib import Path
 
 from evo.tasks.base import Argument, Case, Task, TensorSpec
+from evo.tasks.draws import Variation
+
+_PRODUCTS = {
+    "float32": "; products of float32 values are taken in float32 (input_precision='ieee' in tl.dot), neither in TF32 nor in 16 bits",
+    "tf32": "; products of float32 values may be taken in TF32, not in 16 bits; sums are in float32",
+    "float16": "; products of float32 values may be taken in float16; sums are in float32",
+    "bfloat16": "; products of float32 values may be taken in bfloat16; sums are in float32",
+}
+"""What `Tolerance.products` asks of a kernel, for tasks that have float32 inputs."""
 
 
 def task_text(task: Task) -> str:
@@ -24,6 +33,7 @@ def task_text(task: Task) -> str:
     ]
     lines += [
         f"Exactness: {_exactness(task)}",
+        f"Inputs are checked as declared and varied (where they are floating-point): {_variations(task)}",
         f"Torch operators allowed besides allocation, views, fills, copies, casts: {_operators(task)}",
     ]
     return "\n".join(lines) + "\n"
@@ -100,14 +110,24 @@ def _argument(item: Argument) -> str:
 
 
 def _exactness(task: Task) -> str:
+    if task.oracle == "stochastic":
+        return "outputs are random and pass statistical tests; equal seeds give equal bits, other seeds independent ones"
     tolerance = task.tolerance
     text = (
         f"at most {tolerance.ratio:g} times the error of the PyTorch reference against a float64 oracle, "
         "over the whole output, in every row and at the worst element; NaN and infinity exactly where the oracle has them"
     )
+    specs = [item for case in task.cases for item in case.arguments if isinstance(item, TensorSpec)]
+    if any(spec.dtype == "float32" for spec in [*specs, *task.parameters.values()]):
+        text += _PRODUCTS[tolerance.products]
     if tolerance.integer_slack:
         text += f"; integers may differ by {tolerance.integer_slack} in {tolerance.integer_share:.2%} of the elements"
     return text
+
+
+def _variations(task: Task) -> str:
+    names = [item.value.replace("_", " ") for item in Variation if item in task.variations]
+    return ", ".join(name for name in names if name != Variation.PLAIN.value) or "none"
 
 
 def _operators(task: Task) -> str:

@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
+from evo.evaluation.base import Effort
+from evo.evaluation.draws import choose_draws
 from evo.evaluation.inputs import make_inputs, to_float64
 from evo.evaluation.judge import Judge
 from evo.evaluation.oracle import compute_outputs, flatten_outputs
 from evo.evaluation.tolerance import Verdict
 from evo.knobs import read_knobs
+from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw
 from evo.tasks.loading import builtin_tasks, load_task, reference_source, starting_sources, task_text
+from tests.evo_tests.interpreted_draws import run_interpreted
 
 SEED = 20_240_607
 
-RUN_STARTING_KERNELS = """
-import sys, time, types
-import torch
-from evo.evaluation.inputs import make_inputs
-from evo.tasks.loading import builtin_tasks, load_task
 
-import importlib.util
-
-torch.set_num_threads(1)
-results = {}
-for name in builtin_tasks():
-    task = load_task(name)
-    for number, path in enumerate(task.starting_kernels):
-        spec = importlib.util.spec_from_file_location(f"start_{name}_{number}", task.path.parent / path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        for case in task.small_cases:
-            inputs = make_inputs(task, case, int(sys.argv[2]), "cpu")
-            start = time.process_time()
-            returned = getattr(module, task.entry)(*inputs.arguments)
-            results[name, number, case.name] = (returned, time.process_time() - start)
-torch.save(results, sys.argv[1])
-"""
+def draws_of(task: Task, case: Case) -> list[Draw]:
+    """The declared distribution, and this case's share of all variations."""
+    return [Draw(SEED + draw.seed, draw.variation) for draw in choose_draws(task, case, Effort.VERIFY, False)]
 
 
 @pytest.fixture(scope="module")
-def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, str], tuple[object, float]]:
-    """What every starting kernel returns under Triton's interpreter, which must be chosen before triton is imported."""
-    path = tmp_path_factory.mktemp("interpreted") / "outputs.pt"
-    root = Path(__file__).parents[2]
-    subprocess.run(
-        [sys.executable, "-c", RUN_STARTING_KERNELS, str(path), str(SEED)],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(root)},
-        check=True,
-        timeout=120,
-    )
-    loaded: dict[tuple[str, int, str], tuple[object, float]] = torch.load(path)
-    return loaded
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int, str, Draw], tuple[object, float]]:
+    """What every starting kernel returns under Triton's interpreter."""
+    jobs, keys = [], []
+    for name in builtin_tasks():
+        task = load_task(name)
+        draws = [(case.name, draw) for case in task.small_cases for draw in draws_of(task, case)]
+        for number, source in enumerate(starting_sources(task)):
+            given = [[case, draw.seed, draw.variation.value] for case, draw in draws]
+            jobs.append({"task": name, "source": source, "configuration": dict(read_knobs(source).default), "draws": given})
+            keys.append([(name, number, case, draw) for case, draw in draws])
+    results = run_interpreted(jobs, tmp_path_factory.mktemp("interpreted"))
+    return {key: result for pair in zip(keys, results, strict=True) for key, result in zip(*pair, strict=True)}
 
 
 def test_the_six_tasks_are_there() -> None:
@@ -66,15 +46,16 @@ def test_the_six_tasks_are_there() -> None:
 
 @pytest.mark.parametrize("name", builtin_tasks())
 def test_starting_kernels_are_correct_and_quick_when_interpreted(
-    name: str, interpreted: dict[tuple[str, int, str], tuple[object, float]]
+    name: str, interpreted: dict[tuple[str, int, str, Draw], tuple[object, float]]
 ) -> None:
     task, judge = load_task(name), Judge()
     for number in range(len(task.starting_kernels)):
         for case in task.small_cases:
-            returned, seconds = interpreted[name, number, case.name]
-            verdict = judge.judge(task, case, Draw(SEED), flatten_outputs(returned))
-            assert isinstance(verdict, Verdict), verdict.message
-            assert seconds < 1.0, f"{case.name} takes {seconds:.1f} s of processor time"
+            for draw in draws_of(task, case):
+                returned, seconds = interpreted[name, number, case.name, draw]
+                verdict = judge.judge(task, case, draw, flatten_outputs(returned))
+                assert isinstance(verdict, Verdict), verdict.message
+                assert seconds < 1.0, f"{case.name} takes {seconds:.1f} s of processor time"
 
 
 @pytest.mark.parametrize("name", builtin_tasks())

@@ -1,10 +1,11 @@
-"""A replay process and a judge that work together: which binaries the one has, which outputs the other is done with, whose turn it is."""
+"""A replay process and its judges: which binaries the one has, which outputs the others are done with, whose turn it is."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import secrets
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -37,8 +38,14 @@ class Processes:
 REAL_PROCESSES = Processes()
 
 
+@dataclass(frozen=True)
+class _Judge:
+    worker: Worker
+    turn: Lock
+
+
 class Crew:
-    """Two workers. Thread-safe: each serves one call at a time.
+    """These workers. Thread-safe: each serves one call at a time.
 
     Args:
         nursery: Where they come from.
@@ -47,6 +54,7 @@ class Crew:
         spare: Whether a second replay process is kept ready.
         by_ipc: Whether outputs go to the judge by CUDA IPC; `start` finds out.
         processes: What they serve.
+        judges: How many of them. Each has its own cases, so that each answer of the oracle is kept once.
     """
 
     def __init__(
@@ -58,12 +66,13 @@ class Crew:
         spare: bool,
         by_ipc: bool = False,
         processes: Processes = REAL_PROCESSES,
+        judges: int = 1,
     ) -> None:
         self._deadline_s = deadline_s
         self._clock = clock
         self._replay = Worker(nursery, "replay", processes.replay, spare=spare)
-        self._judge = Worker(nursery, "judge", processes.judge)
-        self._replaying, self._judging = Lock(), Lock()
+        self._judges = [_Judge(Worker(nursery, "judge", processes.judge), Lock()) for _ in range(judges)]
+        self._replaying = Lock()
         self._shipped: set[str] = set()
         self._shipped_to = 0
         self._released: list[int] = []
@@ -71,7 +80,7 @@ class Crew:
         self.secret = secrets.token_bytes(16)
 
     def start(self) -> dict[str, Any]:
-        """Starts both and finds out what they can do.
+        """Starts all and finds out what they can do.
 
         Returns:
             See `ReplayProcess.describe`, and the device's ``index`` among those of this machine as far as it is known.
@@ -80,8 +89,10 @@ class Crew:
             WorkerDied: There is no usable GPU.
         """
         described: dict[str, Any] = self._replay.call("describe", deadline_s=START_DEADLINE_S)
-        probe = self._replay.call("probe", deadline_s=HEALTH_DEADLINE_S)
-        self.by_ipc = bool(self._judge.call("open_probe", probe, deadline_s=START_DEADLINE_S))
+        self.by_ipc = True
+        for judge in self._judges:
+            probe = self._replay.call("probe", deadline_s=HEALTH_DEADLINE_S)
+            self.by_ipc &= bool(judge.worker.call("open_probe", probe, deadline_s=START_DEADLINE_S))
         self._replay.call("release", [0], deadline_s=HEALTH_DEADLINE_S)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         return {**described, "index": visible.split(",")[0] or "0"}
@@ -110,23 +121,24 @@ class Crew:
         finally:
             self._replaying.release()
 
-    def judge(self, *arguments: Any) -> Verdict | Failure:
-        """Calls the judge.
+    def judge(self, task: str, case: str, *arguments: Any) -> Verdict | Failure:
+        """Calls the judge of a case; see `JudgeProcess.judge`.
 
         Raises:
             JudgeFailed: It died; the next call gets a new one.
         """
+        judge = self._judges[zlib.crc32(f"{task}:{case}".encode()) % len(self._judges)]
         with self._clock.stage("wait for judge"):
-            self._judging.acquire()
+            judge.turn.acquire()
         try:
             with self._clock.stage("judge"), self._clock.device():
-                verdict: Verdict | Failure = self._judge.call("judge", *arguments, deadline_s=self._deadline_s)
+                verdict: Verdict | Failure = judge.worker.call("judge", task, case, *arguments, deadline_s=self._deadline_s)
             return verdict
         except WorkerDied as error:
             self._clock.count("judges replaced")
             raise JudgeFailed(str(error)) from error
         finally:
-            self._judging.release()
+            judge.turn.release()
 
     def release(self, tokens: Sequence[int]) -> None:
         """Outputs that are judged; the replay process is told with its next check."""
@@ -138,9 +150,10 @@ class Crew:
         return taken
 
     def trim(self) -> None:
-        """Gives back device memory that nobody uses and ends the judge, so that the next one finds room."""
-        with self._judging:
-            self._judge.stop()
+        """Gives back device memory that nobody uses and ends the judges, so that the next ones find room."""
+        for judge in self._judges:
+            with judge.turn:
+                judge.worker.stop()
         with self._replaying:
             try:
                 self._call("release", (self.take_released(), True))
@@ -170,9 +183,10 @@ class Crew:
         return counts
 
     def close(self) -> None:
-        """Ends both. Idempotent."""
+        """Ends all. Idempotent."""
         self._replay.stop()
-        self._judge.stop()
+        for judge in self._judges:
+            judge.worker.stop()
 
     def _call(self, method: str, arguments: tuple[Any, ...], deadline_s: float | None = None) -> Any:
         try:

@@ -20,7 +20,7 @@ from evo.evaluation.tier import Candidate, Checked, Sides, Tier, Timing
 from evo.evaluation.worker import Nursery
 from evo.records import Failure, LatencyKind, Stage, Status, TrustLevel
 from evo.tasks.base import Case, Task
-from evo.tasks.draws import Draw
+from evo.tasks.draws import Draw, Variation
 
 QUICK_REPLAYS = 7
 REPEATS = 3
@@ -30,7 +30,9 @@ AA_PAIRS = 8
 REQUEST_BYTES = 1 << 30
 REQUEST_DRAWS = 24
 SMALL_BYTES = 8 << 20
-UNJUDGED = 3
+JUDGES = 2
+"""Judging takes about as long as running, and a replay process can keep more than one judge at work."""
+UNJUDGED = 4
 """Requests whose outputs wait for the judge at a time; more would fill the device's memory and make nothing faster."""
 
 Asked = tuple[Candidate, Draw]
@@ -57,7 +59,9 @@ class ReplayTier(Tier):
         self._owns_nursery = nursery is None
         self._deadline_s = settings.run_deadline_s
         self._launchers = Launchers(self._nursery, self.clock)
-        self._main = self._crew = Crew(self._nursery, self._deadline_s, self.clock, spare=True, processes=processes)
+        self._main = self._crew = Crew(
+            self._nursery, self._deadline_s, self.clock, spare=True, processes=processes, judges=JUDGES
+        )
         self._unjudged = BoundedSemaphore(UNJUDGED)
         self._floors: dict[tuple[str, str], NoiseFloor] = {}
         self._secret = secrets.token_bytes(16)
@@ -114,7 +118,8 @@ class ReplayTier(Tier):
         self._launchers.build(candidates)
 
     def check(self, task: Task, candidate: Candidate, draws: Sequence[Draw]) -> Checked | Failure:
-        """See `Tier`; three runs must agree bit for bit, guard bands and inputs must be untouched."""
+        """See `Tier`; guard bands and inputs must be untouched, and three runs on the declared inputs agree bit for bit (in a
+        verification, on all inputs)."""
         checked = self.check_all(task, [(candidate, draws)])
         return checked if isinstance(checked, Failure) else checked[0]
 
@@ -230,7 +235,12 @@ class ReplayTier(Tier):
     def _run_and_judge(self, crew: Crew, task: Task, asked: Sequence[Asked]) -> list[Checked] | Failure:
         works = [_work(task, candidate) for candidate, _ in asked]
         released = crew.take_released()
-        rans: list[Ran] = crew.replay("check", works, lambda sent: (_zip(sent, asked), crew.by_ipc, REPEATS, released))
+        # Races, and reads beyond buffers, depend little on values: in a search, variations of the declared inputs run once.
+        repeats = [REPEATS if crew is not self._main or draw.variation is Variation.PLAIN else 1 for _, draw in asked]
+        draws = [draw for _, draw in asked]
+        rans: list[Ran] = crew.replay(
+            "check", works, lambda sent: (list(zip(sent, draws, repeats, strict=True)), crew.by_ipc, released)
+        )
         checks: list[Checked] = []
         try:
             for ran, work, (candidate, draw) in zip(rans, works, asked, strict=False):

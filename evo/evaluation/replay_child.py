@@ -154,17 +154,15 @@ class ReplayProcess:
         held = {"kernels loaded now": len(self._loaded), "inputs held, MB": self._inputs.held_bytes >> 20}
         return {**self._counts, **held, "device memory reserved, MB": torch.cuda.memory_reserved() >> 20}
 
-    def check(
-        self, asked: Sequence[tuple[Work, Draw]], by_ipc: bool, repeats: int, released: Sequence[int]
-    ) -> list[Ran] | Missing:
-        """Runs plans in guarded, poisoned memory, `repeats` times each in other surroundings, and hands the first outputs on. Stops
+    def check(self, asked: Sequence[tuple[Work, Draw, int]], by_ipc: bool, released: Sequence[int]) -> list[Ran] | Missing:
+        """Runs plans in guarded, poisoned memory, each so many times in other surroundings, and hands the first outputs on. Stops
         after the first that used memory as it should not."""
         self.release(released)
-        missing = self._take([work for work, _ in asked])
+        missing = self._take([work for work, _, _ in asked])
         if missing is not None:
             return missing
         answers = []
-        for work, draw in asked:
+        for work, draw, repeats in asked:
             answers.append(self._check(work, draw, by_ipc, repeats))
             if not answers[-1].sound:
                 break

@@ -56,9 +56,9 @@ class Device:
     def restore_inputs(self, asked: Sequence[tuple[Work, Draw]]) -> bool:
         return not once(asked[0][0].task, "spoiled") if asked[0][0].plan.outputs == "spoiled" else True
 
-    def check(self, asked: Sequence[tuple[Work, Draw]], by_ipc: bool, repeats: int, released: Sequence[int]) -> Any:
-        missing = self._missing([work for work, _ in asked])
-        return missing or [self._ran(number, work) for number, (work, _) in enumerate(asked)]
+    def check(self, asked: Sequence[tuple[Work, Draw, int]], by_ipc: bool, released: Sequence[int]) -> Any:
+        missing = self._missing([work for work, _, _ in asked])
+        return missing or [self._ran(number, work) for number, (work, _, _) in enumerate(asked)]
 
     def latency(self, work: Work, seed: int, replays: int) -> Any:
         return self._missing([work]) or 10.0

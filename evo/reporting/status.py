@@ -47,6 +47,8 @@ class RunStatus:
         budget: Limits by name, from the recorded configuration; those without a limit left out.
         counts: Task → status (or ``no_proposal``, ``repeated`` for a known variant, ``pending``) → requests.
         best: The top of the ranking of each task.
+        trust: Task → trust level → PASSED variants, so that it is seen how much rests on less than a replay.
+        checks: What verifications checked besides values and time, or why they could not, each with how often.
         islands: See `IslandStatus`.
         bills: Model name → (requests, dollars).
         events: All events.
@@ -57,6 +59,8 @@ class RunStatus:
     budget: Mapping[str, float]
     counts: Mapping[str, Mapping[str, int]]
     best: Mapping[str, tuple[Ranked, ...]]
+    trust: Mapping[str, Mapping[TrustLevel, int]]
+    checks: Mapping[str, int]
     islands: tuple[IslandStatus, ...]
     bills: Mapping[str, tuple[int, float]]
     events: tuple[Event, ...]
@@ -91,6 +95,8 @@ class StatusReader:
             budget={name: limit for name, limit in limits.items() if limit is not None},
             counts=self._counts(),
             best={task: rows[:top] for task, rows in rankings.items()},
+            trust={task: _trusts(rows) for task, rows in rankings.items()},
+            checks=Counter(check for rows in rankings.values() for row in rows if row.verify for check in row.verify.checks),
             islands=_islands(rankings, events),
             bills=dict(self._bills),
             events=events,
@@ -132,6 +138,8 @@ def render_status(status: RunStatus) -> RenderableType:
         Text(spent_line(status.spent, status.budget)),
         _counts_table(status.counts),
         best_table([row for rows in status.best.values() for row in rows]),
+        *_trust_lines(status.trust),
+        *(Text(f"verified {_with(check)}: {count}") for check, count in sorted(status.checks.items())),
         _islands_table(status.islands),
     ]
     if status.bills:
@@ -222,6 +230,25 @@ def _islands_table(islands: Sequence[IslandStatus]) -> Table:
         figures = (place.passed, f"{place.fitness:.2f}", place.stalled, place.trapped, place.migrations)
         table.add_row(place.task, str(place.island), *map(str, figures))
     return table
+
+
+def _trusts(rows: Sequence[Ranked]) -> dict[TrustLevel, int]:
+    """By level, the most trusted first."""
+    found = Counter((row.verify or row.search).trust for row in rows)
+    return {level: found[level] for level in TrustLevel if found[level]}
+
+
+def _trust_lines(trust: Mapping[str, Mapping[TrustLevel, int]]) -> list[Text]:
+    return [
+        Text(f"trust {task}: " + ", ".join(f"{level.value} {n} ({n / sum(levels.values()):.0%})" for level, n in levels.items()))
+        for task, levels in trust.items()
+        if levels
+    ]
+
+
+def _with(check: str) -> str:
+    name, missing, reason = check.partition(" not applied: ")
+    return f"without {name} ({reason})" if missing else f"with {name}"
 
 
 def _trust(trust: TrustLevel | None, *, verified: bool) -> str:

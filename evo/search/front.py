@@ -1,11 +1,11 @@
-"""The Pareto front over latency, numerical error and peak memory; smaller is better in each."""
+"""The Pareto front over latency, numerical error and peak memory; smaller is better in each, and of equals the more trusted one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from evo.records import Evaluation
+from evo.records import Evaluation, TrustLevel
 
 
 @dataclass(frozen=True)
@@ -17,17 +17,20 @@ class Point:
         latency_us: Geometric mean over cases, microseconds.
         error_ratio: Worst share of the tolerance.
         peak_bytes: Largest memory beyond the inputs.
+        distrust: 0 for the highest trust level, more for lower ones; it decides between points that are equal otherwise.
     """
 
     variant_id: str
     latency_us: float
     error_ratio: float
     peak_bytes: int
+    distrust: int = 0
 
     @classmethod
     def of(cls, evaluation: Evaluation) -> Point:
         """The point of a PASSED evaluation."""
-        return cls(evaluation.variant_id, evaluation.latency_us, evaluation.error_ratio, evaluation.peak_bytes)
+        distrust = list(TrustLevel).index(evaluation.trust) if evaluation.trust is not None else 0
+        return cls(evaluation.variant_id, evaluation.latency_us, evaluation.error_ratio, evaluation.peak_bytes, distrust)
 
     @property
     def values(self) -> tuple[float, float, int]:
@@ -35,14 +38,14 @@ class Point:
         return self.latency_us, self.error_ratio, self.peak_bytes
 
     def covers(self, other: Point) -> bool:
-        """No worse in every objective (equal points cover each other)."""
-        return (
-            self.latency_us <= other.latency_us and self.error_ratio <= other.error_ratio and self.peak_bytes <= other.peak_bytes
-        )
+        """No worse in every objective (equal points cover each other, unless this one is trusted less)."""
+        if self.values == other.values:
+            return self.distrust <= other.distrust
+        return all(mine <= theirs for mine, theirs in zip(self.values, other.values, strict=True))
 
 
 class Front:
-    """Keeps the points that none covers. Of equal points the first one added stays; order is that of adding."""
+    """Keeps the points that none covers, in the order they came. Of equal points the most trusted one stays, and of those the first."""
 
     def __init__(self) -> None:
         self._all: dict[str, Point] = {}
@@ -83,11 +86,11 @@ class Front:
 
 
 def pareto_front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """The points that no other covers, in the order given; the first of equal ones stays."""
+    """The points that no other covers, in the order given; of equal ones the most trusted stays, then the first."""
     order = {point: place for place, point in enumerate(points)}
     front: list[Point] = []
     # Sorted by the objectives, a point can only be covered by one before it.
-    for point in sorted(order, key=lambda item: (item.values, order[item])):
+    for point in sorted(order, key=lambda item: (item.values, item.distrust, order[item])):
         if not any(other.covers(point) for other in front):
             front.append(point)
     return tuple(sorted(front, key=order.__getitem__))

@@ -49,7 +49,10 @@ def test_budget_names_key_given_and_allowed() -> None:
 
 
 points = st.lists(
-    st.tuples(st.integers(1, 5), st.integers(0, 4), st.integers(0, 4)).map(lambda v: (float(v[0]), v[1] / 4, v[2])), max_size=25
+    st.tuples(st.integers(1, 5), st.integers(0, 4), st.integers(0, 4), st.integers(0, 2)).map(
+        lambda v: (float(v[0]), v[1] / 4, v[2], v[3])
+    ),
+    max_size=25,
 ).map(lambda values: [Point(str(place), *value) for place, value in enumerate(values)])
 
 
@@ -60,6 +63,14 @@ def test_the_front_holds_exactly_what_nothing_covers(found: list[Point]) -> None
         covering = [other for other in found if other is not point and other.covers(point)]
         earlier_or_better = [o for o in covering if not point.covers(o) or int(o.variant_id) < int(point.variant_id)]
         assert (point in front) == (not earlier_or_better)
+
+
+def test_of_equal_points_the_more_trusted_one_is_on_the_front() -> None:
+    hosted, replayed = Point("a", 2.0, 0.5, 64, distrust=1), Point("b", 2.0, 0.5, 64)
+    assert pareto_front([hosted, replayed]) == (replayed,)
+    front = Front()
+    front.add(hosted)
+    assert set(front.add(replayed)) == {"a", "b"}
 
 
 @given(points, st.data())

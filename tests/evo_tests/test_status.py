@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -105,6 +106,17 @@ def test_status_tells_islands_restarts_money_and_budget(store: PopulationStore) 
     assert "stalled softmax softmax/1/0: no gain" in text
     islands = StatusReader(store).look().islands
     assert [(place.island, place.passed, place.fitness, place.stalled) for place in islands] == [(0, 1, 1.0, 0), (1, 1, 2.5, 1)]
+
+
+def test_status_tells_what_rests_on_which_trust_and_what_was_checked(store: PopulationStore) -> None:
+    variant_id = store.ranking("softmax")[0].variant.variant_id
+    checks = ("recorded use", "memcheck not applied: compute-sanitizer is not installed")
+    verdict = dataclasses.replace(passed(variant_id, 2.0, LatencyKind.MEASURED), trust=TrustLevel.HOSTED, checks=checks)
+    store.record([EvaluationEntry(1, Purpose.VERIFY, verdict)], Spent(evaluations=2, proposals=4))
+    text = printed(render_status(StatusReader(store).look()))
+    assert "trust softmax: hosted 1 (50%), interpreted 1 (50%)" in text
+    assert "verified with recorded use: 1" in text
+    assert "verified without memcheck (compute-sanitizer is not installed): 1" in text
 
 
 def test_the_best_table_marks_estimates_and_keeps_square_brackets(store: PopulationStore) -> None:

@@ -113,8 +113,8 @@ class Bounds:
 
     Attributes:
         seconds: Wall time; cases that are estimated to take longer than what is left of it are skipped. Small cases always come.
-        survivors_only: Larger cases only see cheats that no case stopped so far, and held-out cases none: enough to know
-            whether a task is weak, not which of its cases are.
+        survivors_only: Cases only see cheats that none before stopped, and held-out cases none: enough to know whether a task is
+            weak, not which of its cases are.
     """
 
     seconds: float
@@ -130,10 +130,6 @@ class _Attempts:
     stopped: list[tuple[Case, Draw]] = field(default_factory=list)
     exact: bool = True
     varied: bool = False
-
-    @property
-    def alive(self) -> bool:
-        return not self.stopped
 
 
 def diagnose(task: Task, limits: Bounds, device: torch.device | str = "cpu") -> Diagnosis:
@@ -161,6 +157,7 @@ class _Doctor:
         self._looked_at: list[str] = []
         self._skipped: list[tuple[str, str]] = []
         self._unfit: list[str] = []
+        self._checked: set[Scene] = set()
 
     def run(self) -> Diagnosis:
         # The largest one first: its shapes tell best which cheats there are to try.
@@ -168,7 +165,7 @@ class _Doctor:
             if not self._too_large(case):
                 self._look(case)
         for case in sorted(self._larger_cases(), key=self._estimate_s):
-            if self._limits.survivors_only and not self._tried():
+            if self._limits.survivors_only and not any(attempts.passed for attempts in self._tried()):
                 break
             if not self._too_large(case) and not self._too_long(case, self._estimate_s(case)):
                 self._look(case)
@@ -180,41 +177,47 @@ class _Doctor:
         return self._task.training_cases + (() if self._limits.survivors_only else self._task.held_out_cases)
 
     def _tried(self) -> list[_Attempts]:
-        if not self._limits.survivors_only:
-            return self._attempts
-        return [item for item in self._attempts if item.alive and item.passed]
+        """The cheats that the next case sees."""
+        return [attempts for attempts in self._attempts if not (self._limits.survivors_only and attempts.stopped)]
 
     def _look(self, case: Case) -> None:
-        effort = Effort.VERIFY if case in self._task.held_out_cases else Effort.SEARCH
-        draws = choose_draws(self._task, case, effort, compiled=True)
         try:
-            scenes = [Scene(self._task, case, draw, self._oracle) for draw in draws]
-            started = time.monotonic()
-            self._check_reference(scenes[:1])
-            took = time.monotonic() - started
-            if case not in self._task.small_cases and self._too_long(case, took * (len(draws) + len(self._tried()) / 2)):
-                return
-            if not self._limits.survivors_only:
-                self._check_reference(scenes[1:])
+            self._try_all(case)
         except (MemoryError, torch.OutOfMemoryError):
             self._skipped.append((case.name, "it does not fit in memory"))
+
+    def _try_all(self, case: Case) -> None:
+        effort = Effort.VERIFY if case in self._task.held_out_cases else Effort.SEARCH
+        scenes = [Scene(self._task, case, draw, self._oracle) for draw in choose_draws(self._task, case, effort, compiled=True)]
+        started = time.monotonic()
+        self._check_reference(scenes[0])
+        took = time.monotonic() - started
+        if case not in self._task.small_cases and self._too_long(case, took * (len(scenes) + len(self._tried()) / 2)):
             return
-        except (Exception, SystemExit) as error:
-            where = f"{self._task.path or self._task.name}: reference on case {case.name}"
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            raise TaskError(where, given=text, action="the reference must run on every case") from error
         if not self._attempts:
             self._attempts = [_Attempts(cheat) for cheat in cheats_for(scenes[0])]
         self._looked_at.append(case.name)
-        for attempts in self._tried() if case not in self._task.small_cases else self._attempts:
+        for scene in () if self._limits.survivors_only else scenes:
+            self._check_reference(scene)
+        for attempts in self._tried():
             self._try(attempts, scenes)
 
-    def _check_reference(self, scenes: Sequence[Scene]) -> None:
-        for scene in scenes:
+    def _check_reference(self, scene: Scene) -> None:
+        """Once per scene, before anything is made of it."""
+        if scene in self._checked:
+            return
+        self._checked.add(scene)
+        try:
             verdict = self._judge.judge(self._task, scene.case, scene.draw, scene.honest)
-            if isinstance(verdict, Failure):
-                self._unfit.append(verdict.message.splitlines()[0])
-                return
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            where = f"{self._task.path or self._task.name}: reference on {words(scene.case, scene.draw)}"
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            action = "the reference must run on every case, and on every variation that the task allows"
+            raise TaskError(where, given=text, action=action) from error
+        if isinstance(verdict, Failure):
+            self._unfit.append(verdict.message.splitlines()[0])
 
     def _try(self, attempts: _Attempts, scenes: Sequence[Scene]) -> None:
         """One case, until a draw stops the cheat there."""
@@ -222,6 +225,7 @@ class _Doctor:
             self._judge = Judge(self._device, self._answers_bytes)  # it compares the patterns of one candidate's draws
         nearest: tuple[Case, Draw, float] | None = None
         for scene in scenes:
+            self._check_reference(scene)
             forged = attempts.cheat.forge(scene) if scene.honest.nbytes else None
             if forged is None:
                 continue
@@ -253,16 +257,13 @@ class _Doctor:
         )  # fmt: skip
 
     def _reach(self, attempts: _Attempts) -> Reach:
-        if not attempts.passed or (attempts.cheat.honest_if_exact and attempts.exact and attempts.varied):
+        cheat, held_out = attempts.cheat, {case.name for case in self._task.held_out_cases}
+        if not attempts.passed or (cheat.honest_if_exact and attempts.exact and attempts.varied):
             return Reach.STOPPED
-        held_out = {case.name for case in self._task.held_out_cases}
-        if all(case.name in held_out for case, _, _ in attempts.passed):
-            return Reach.STOPPED if attempts.cheat.honest_in_part else Reach.CASES
-        if not attempts.stopped:
-            return Reach.VERIFICATION
-        if all(case.name in held_out for case, _ in attempts.stopped):
-            return Reach.SEARCH
-        return Reach.STOPPED if attempts.cheat.honest_in_part else Reach.CASES
+        passed, stopped = ([case.name in held_out for case, *_ in items] for items in (attempts.passed, attempts.stopped))
+        if all(passed) or not all(stopped):
+            return Reach.STOPPED if cheat.honest_in_part else Reach.CASES
+        return Reach.VERIFICATION if not stopped and (any(passed) or not held_out) else Reach.SEARCH
 
     def _too_large(self, case: Case) -> bool:
         needed, there = WORKING_BYTES_PER_ELEMENT * _elements(self._task, case), _memory_bytes(self._device)

@@ -303,6 +303,23 @@ def test_a_reference_that_fails_on_a_later_case_is_the_tasks_mistake() -> None:
         diagnose(made(picky, ODD), QUICK)
 
 
+@pytest.mark.parametrize("survivors_only", [False, True])
+def test_a_reference_that_fails_on_a_variation_it_allows_is_the_tasks_mistake(survivors_only: bool) -> None:
+    def only_small(x: torch.Tensor) -> torch.Tensor:
+        if x.numel() and float(x.abs().max()) > 50:
+            raise ArithmeticError("too large")
+        return 0 * x  # so that a cheat lives until then
+
+    with pytest.raises(TaskError, match=r"reference on case 1_5x129, large inputs.*too large.*variation that the task allows"):
+        diagnose(made(only_small, ODD), replace(QUICK, survivors_only=survivors_only))
+
+
+def test_what_no_held_out_case_was_asked_about_is_not_said_to_pass_verification() -> None:
+    task = made(double, ODD, held_out=matrices((5, 7)), tolerance=LOOSE)
+    assert found(task, "zeros for output 0").reach is Reach.VERIFICATION
+    assert found(task, "zeros for output 0", replace(QUICK, survivors_only=True)).reach is Reach.SEARCH
+
+
 def test_a_reference_that_its_own_judge_refuses_is_told() -> None:
     def cancelling(x: torch.Tensor) -> torch.Tensor:
         return ((x + 1e8) - 1e8) > 0  # float32 has no room for x beside 1e8

@@ -6,12 +6,14 @@ import hashlib
 import math
 import secrets
 import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
 from threading import BoundedSemaphore
 
 from evo.errors import BadDeviceError, DeviceError, WorkerDied
 from evo.evaluation.checking import Differs
 from evo.evaluation.crew import REAL_PROCESSES, Crew, JudgeFailed, Processes
+from evo.evaluation.health import Reading
 from evo.evaluation.launchers import Launchers
 from evo.evaluation.replay_child import Compared, Ran, Work
 from evo.evaluation.settings import EvaluationSettings
@@ -65,6 +67,7 @@ class ReplayTier(Tier):
         self._unjudged = BoundedSemaphore(UNJUDGED)
         self._floors: dict[tuple[str, str], NoiseFloor] = {}
         self._secret = secrets.token_bytes(16)
+        self._readings: deque[Reading] = deque(maxlen=1024)
         try:
             described = self._crew.start()
         except WorkerDied as error:
@@ -177,12 +180,21 @@ class ReplayTier(Tier):
         """Largest half-width of the A/A intervals measured so far."""
         return max((floor.half_width for floor in self._floors.values()), default=0.0)
 
+    def conditions(self) -> str:
+        """See `Tier`."""
+        if not self._readings:
+            return ""
+        clocks = sorted(reading.sm_mhz for reading in self._readings)
+        hottest = max(reading.celsius for reading in self._readings)
+        return f"timed at SM clocks of {clocks[0]} to {clocks[-1]} MHz, at most {hottest} °C"
+
     def counters(self) -> Mapping[str, int]:
         """Of the replay process at work, if it lives."""
         return self._crew.counts()
 
     def fresh(self) -> None:
         """Until `settle`, another pair of workers with other seeds; the warm pair waits with all that it remembers."""
+        self._readings.clear()
         self._crew = Crew(
             self._nursery, self._deadline_s, self.clock, spare=False, by_ipc=self._main.by_ipc, processes=self._processes
         )
@@ -275,6 +287,7 @@ class ReplayTier(Tier):
             works,
             lambda sent: (list(zip(sent[::2], sent[1::2], strict=True)), seeds, pairs, placement, order, aa),
         )
+        self._readings.extend(item.reading for item in compared if item.reading.sm_mhz)
         self.clock.count("pairs discarded", sum(item.discarded for item in compared))
         reasons = sorted({reason for item in compared for reason in item.throttled})
         if reasons:

@@ -90,13 +90,14 @@ class Ran:
 class Compared:
     """Latencies of candidate and baseline, microseconds, pair by pair; whether outputs of a timed call of the candidate, chosen at
     random, equal those of a checked run on the same inputs; pairs discarded because the device throttled, and the reasons if it
-    never stopped."""
+    never stopped; what the driver said at the end."""
 
     mine: tuple[float, ...]
     other: tuple[float, ...]
     as_checked: bool
     discarded: int
     throttled: tuple[str, ...]
+    reading: Reading
 
 
 class ReplayProcess:
@@ -253,7 +254,8 @@ class ReplayProcess:
         self._counts["pairs"] += len(mine)
         self._counts["pairs discarded"] += discarded
         as_checked = aa or not mine or self._as_checked(candidate, seed, placement, number, timed)
-        return Compared(tuple(mine), tuple(other), as_checked, discarded, throttled if len(mine) < pairs else ())
+        reading = self._driver.read()
+        return Compared(tuple(mine), tuple(other), as_checked, discarded, throttled if len(mine) < pairs else (), reading)
 
     def _as_checked(self, work: Work, seed: int, placement: int, number: int, timed: Sequence[torch.Tensor]) -> bool:
         task, _ = self._case(work)

@@ -92,6 +92,10 @@ class Tier(ABC):
         """Where seconds and counts are kept; its device seconds are this tier's."""
         return StageClock()
 
+    def conditions(self) -> str:
+        """Under which clocks and temperatures what was timed since `fresh` was timed, in words; empty where nothing is known."""
+        return ""
+
     def counters(self) -> Mapping[str, int]:
         """What the tier's processes counted."""
         return {}

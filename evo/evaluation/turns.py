@@ -85,6 +85,7 @@ class Turns:
         self.gates_on_binaries = tier.gates_on_binaries
         self.gate_cases = tier.gate_cases
         self.noise_of = tier.noise_of
+        self.conditions = tier.conditions
 
     def announce(self, candidates: Sequence[Candidate]) -> None:
         """See `Tier.announce`; takes no turn."""

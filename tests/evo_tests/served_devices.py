@@ -28,6 +28,9 @@ def once(work_task: str, name: str) -> bool:
     return True
 
 
+READING = Reading(sm_mhz=1755, celsius=41)
+
+
 class Device:
     """A well one. What a plan does is the text that it "returns"."""
 
@@ -67,7 +70,7 @@ class Device:
         self, sides: Sequence[tuple[Work, Work]], seeds: Sequence[int], pairs: int, placement: int, order: int, aa: bool
     ) -> Any:
         reasons = ("hardware thermal slowdown",) if sides[0][0].plan.outputs == "throttles" and not aa else ()
-        one = Compared((10.0,) * pairs, (11.0,) * pairs, sides[0][0].plan.outputs != "cheats", 0, reasons)
+        one = Compared((10.0,) * pairs, (11.0,) * pairs, sides[0][0].plan.outputs != "cheats", 0, reasons, READING)
         return self._missing([work for pair in sides for work in pair]) or [one] * len(sides)
 
     def _ran(self, token: int, work: Work) -> Ran:

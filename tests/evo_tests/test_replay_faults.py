@@ -139,6 +139,7 @@ def test_a_timed_call_that_differs_is_caught_and_throttling_is_no_candidates_fau
     assert isinstance(timings, list)
     assert (timings[0].latency_us, timings[0].baseline_us, len(timings[0].log_ratios)) == (10.0, 11.0, 8)
     assert tier.noise_of(task, TRAINING[0]) is not None
+    assert tier.conditions() == "timed at SM clocks of 1755 to 1755 MHz, at most 41 °C"
     cheat = tier.compare_all(task, [(candidate("cheats", TRAINING[0]), candidate("base", TRAINING[0]))], pairs=8, placement=0)
     assert isinstance(cheat, Failure)
     assert cheat.signature == "wrong_values:timed call"

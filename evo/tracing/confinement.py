@@ -7,11 +7,12 @@ import json
 import os
 import resource
 import signal
+import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from evo.tracing import landlock, privileges, seccomp
+from evo.tracing import landlock, privileges, roots, seccomp
 from evo.tracing.kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl
 from evo.tracing.namespaces import Namespaces, bound_folder, enter, own_proc
 from evo.tracing.places import granted, needed
@@ -51,6 +52,7 @@ class Layers:
     own_user: bool
     counted: bool
     landlock: int
+    own_root: bool
     seccomp: bool
 
 
@@ -82,6 +84,7 @@ def confine(
     readable: Sequence[str],
     writable: Sequence[str],
     may_read_all: bool,
+    own_root: bool = False,
 ) -> Layers:
     """Applies all layers but namespaces, in the order in which each still lets the next one be applied.
 
@@ -89,6 +92,7 @@ def confine(
         limits, gpu, readable, writable: See `apply_limits`.
         namespaces: Those this process is in already.
         may_read_all: See `evo.tracing.privileges.drop`.
+        own_root: Whether it is in a root of its own already.
     """
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     _set_limits(limits, gpu=gpu)
@@ -101,26 +105,49 @@ def confine(
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which clears it
     if rules is not None:
         landlock.restrict(rules)
-    return Layers(namespaces, own_user, counted, landlock.version(), seccomp.install(gpu=gpu))
+    return Layers(namespaces, own_user, counted, landlock.version(), own_root, seccomp.install(gpu=gpu))
 
 
-def prepare(*, gpu: bool) -> None:
-    """Called in a server before it forks: works out once what `confine` needs in every child."""
-    granted(gpu=gpu, readable=(), writable=(), own_proc=False)
-    if seccomp.offered():
-        seccomp.program(os.uname().machine, gpu=gpu)
-
-
-def found_sandbox(scratch: Path | None, namespaces: Namespaces, limits: Limits, owner: int) -> Namespaces:
-    """Called in a process with a process namespace of its own, before `confine`: its own /proc and a bounded working folder.
+def prepare(home: Path, namespaces: Namespaces, *, gpu: bool) -> Path | None:
+    """Called in a server before it forks: works out once what `confine` needs in every child.
 
     Args:
-        scratch: An empty folder to be made one in memory, if any, whose owner is `owner`.
+        home: A folder of the server's own.
+
+    Returns:
+        A tree to become the root of children, where there is no Landlock but there are mounts of one's own.
     """
-    proc = own_proc()
-    if proc and scratch is not None:
-        bound_folder(scratch, limits.disk_bytes, owner)
-    return Namespaces(namespaces.user, namespaces.network, True, proc)
+    grants = granted(gpu=gpu, readable=(), writable=(), own_proc=namespaces.proc)
+    if seccomp.offered():
+        seccomp.program(os.uname().machine, gpu=gpu)
+    if landlock.version() or not namespaces.proc:
+        return None
+    tree = home / "root"
+    tree.mkdir()
+    return tree if roots.build(tree, grants) and roots.can_enter(tree) else None
+
+
+def found_sandbox(scratch: Path, *, in_memory_bytes: int, owner: int, tree: Path | None) -> bool:
+    """Called in a process with a process namespace of its own, before `confine`: its own mounts, /proc, working folder and root.
+
+    Args:
+        scratch: The working folder.
+        in_memory_bytes: Unless 0, it is empty and shall be one in memory of this size.
+        owner: Of the folder.
+        tree: From `prepare`; with the working folder's place in it, which is there already.
+
+    Returns:
+        Whether /proc is its own.
+    """
+    if not own_proc():
+        return False
+    place = scratch if tree is None else tree / str(scratch).lstrip("/")
+    bounded = bool(in_memory_bytes) and bound_folder(place, in_memory_bytes, owner)
+    if tree is not None:
+        if not bounded:
+            roots.bind(tree, str(scratch), writable=True)
+        roots.enter(tree)
+    return True
 
 
 def abilities() -> dict[str, bool]:
@@ -134,7 +161,7 @@ def abilities() -> dict[str, bool]:
         "own /proc": layers is not None and layers.namespaces.proc,
         "user of its own": layers is not None and layers.own_user,
         "number of processes limited": layers is not None and layers.counted,
-        "files limited by Landlock": layers is not None and layers.landlock >= landlock.OLDEST,
+        "files limited by Landlock or a root of its own": layers is not None and (bool(layers.landlock) or layers.own_root),
         "TCP refused by Landlock": layers is not None and layers.landlock >= landlock.TCP_SINCE,
         "signals and abstract sockets limited by Landlock": layers is not None and layers.landlock >= landlock.SCOPES_SINCE,
         "system calls filtered by seccomp": layers is not None and layers.seccomp,
@@ -144,36 +171,39 @@ def abilities() -> dict[str, bool]:
 def _measured() -> Layers | None:
     """The layers of a child like a fork server's."""
     reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.close(reader)
-            namespaces = enter()
-            child = os.fork()
-            if child == 0:
-                _report(namespaces, writer)
-            os.waitpid(child, 0)
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as answer:
-        text = answer.read()
-    os.waitpid(pid, 0)
+    with tempfile.TemporaryDirectory(prefix="triton-evolve-") as folder:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.close(reader)
+                namespaces = enter()
+                child = os.fork()
+                if child == 0:
+                    os.write(writer, json.dumps(asdict(_applied(namespaces, Path(folder)))).encode())
+                else:
+                    os.waitpid(child, 0)
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            text = answer.read()
+        os.waitpid(pid, 0)
     if not text:
         return None
     fields = json.loads(text)
     return Layers(**{**fields, "namespaces": Namespaces(**fields["namespaces"])})
 
 
-def _report(namespaces: Namespaces, writer: int) -> None:
-    try:
-        if namespaces.processes:
-            namespaces = Namespaces(namespaces.user, namespaces.network, True, own_proc())
-        may_read_all = not privileges.others_can_reach(needed())
-        layers = confine(Limits(), namespaces, gpu=False, readable=(), writable=(), may_read_all=may_read_all)
-        os.write(writer, json.dumps(asdict(layers)).encode())
-    finally:
-        os._exit(0)
+def _applied(namespaces: Namespaces, folder: Path) -> Layers:
+    if namespaces.processes:
+        namespaces = replace(namespaces, proc=own_proc())
+    may_read_all = not privileges.others_can_reach(needed())
+    tree = prepare(folder, namespaces, gpu=False)
+    if tree is not None:
+        roots.enter(tree)
+    return confine(
+        Limits(), namespaces, gpu=False, readable=(), writable=(), may_read_all=may_read_all, own_root=tree is not None
+    )
 
 
 def _set_limits(limits: Limits, *, gpu: bool) -> None:

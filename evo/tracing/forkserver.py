@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -43,6 +43,7 @@ class Setting:
     home: Path
     gpu: bool
     namespaces: Namespaces
+    tree: Path | None
 
 
 def guard(connection: socket.socket, settings: dict[str, Any], *, ends_with_parent: bool = True) -> None:
@@ -92,14 +93,14 @@ def _end(server: int, home: str) -> None:
 def serve(connection: socket.socket, settings: dict[str, Any], namespaces: Namespaces) -> None:
     """Answers calls until the caller goes away."""
     if namespaces.processes:
-        namespaces = Namespaces(namespaces.user, namespaces.network, True, own_proc())
+        namespaces = replace(namespaces, proc=own_proc())
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     for module in settings["preload"]:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # children share these pages
-    setting = Setting(Limits(**settings["limits"]), Path(settings["home"]), settings["gpu"], namespaces)
-    prepare(gpu=setting.gpu)
+    home, gpu = Path(settings["home"]), bool(settings["gpu"])
+    setting = Setting(Limits(**settings["limits"]), home, gpu, namespaces, prepare(home, namespaces, gpu=gpu))
     changes = {keep: os.geteuid() == 0 and privileges.can_change_user(may_read_all=keep) for keep in (False, True)}
     send_message(connection, {"ready": True})
     while True:
@@ -142,6 +143,7 @@ class Call:
         if self._owner != os.geteuid():
             os.chown(self._scratch, self._owner, self._owner)
         reader, writer = os.pipe()
+        place = self._place()
         pid, first = fork_apart()
         if pid == 0:
             os.setpgid(0, 0)
@@ -165,6 +167,8 @@ class Call:
                 _end_strays()
             if self._private:
                 shutil.rmtree(self._scratch, ignore_errors=True)
+            if place is not None:
+                place.rmdir()
         if reason is not None:
             return {"died": reason}
         try:
@@ -173,6 +177,14 @@ class Call:
             return {"died": "malformed answer"}
         except ValueError:
             return {"died": f"signal {-status}" if status < 0 else f"exit {status}"}
+
+    def _place(self) -> Path | None:
+        """The working folder's place in the tree that is to be the child's root."""
+        if self._setting.tree is None:
+            return None
+        place = self._setting.tree / str(self._scratch).lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        return place
 
     def _collect(self, pid: int, reader: int) -> tuple[bytes, str | None]:
         """Reads until the child ends: a process that it left behind may hold the pipe open for ever."""
@@ -228,21 +240,21 @@ class Call:
             os._exit(code)
 
     def _confine(self, apart: bool) -> None:
-        scratch, namespaces = self._scratch, self._setting.namespaces
-        if apart:
-            namespaces = found_sandbox(scratch if self._private else None, namespaces, self._limits, self._owner)
-        else:
-            namespaces = Namespaces(namespaces.user, namespaces.network)
+        scratch, namespaces, tree = self._scratch, self._setting.namespaces, self._setting.tree
+        proc = apart and found_sandbox(
+            scratch, in_memory_bytes=self._limits.disk_bytes if self._private else 0, owner=self._owner, tree=tree
+        )
         os.chdir(scratch)
         os.environ.update(HOME=str(scratch), TMPDIR=str(scratch), TRITON_CACHE_DIR=str(scratch / "triton"))
         tempfile.tempdir = None
         confine(
             self._limits,
-            namespaces,
+            replace(namespaces, processes=apart, proc=proc),
             gpu=self._setting.gpu,
             readable=(),
             writable=(str(scratch),),
             may_read_all=self._may_read_all,
+            own_root=tree is not None and proc,
         )
 
 

@@ -36,7 +36,7 @@ PTRACE_ATTACH = 16
 LAYERS = {
     errno.EPERM: "seccomp or missing capability",
     errno.EACCES: "Landlock or file permissions",
-    errno.ENOENT: "own /proc",
+    errno.ENOENT: "own root or /proc",
     errno.ESRCH: "process namespace",
     errno.ENETUNREACH: "network namespace",
     errno.ECONNREFUSED: "network namespace",
@@ -292,7 +292,7 @@ def _writes_beside(bait: Bait) -> str:
 
 @probe("changes this program's code")
 def _changes_code(bait: Bait) -> str:
-    with stopped_by({errno.EROFS: "read-only file system"}), open(__file__, "a"):
+    with stopped_by({errno.EROFS: "own root, read-only"}), open(__file__, "a"):
         return "opened a module for writing"
 
 

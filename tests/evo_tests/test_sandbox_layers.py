@@ -97,11 +97,21 @@ DISK = {"fills the disk with many files"}
 
 
 @needs_root
-def test_without_landlock_files_of_ours_lie_open_but_processes_do_not(home: str) -> None:
-    able, results = weakened(home, refuse=["landlock"], uid=STRANGER)
-    assert not able["files limited by Landlock"]
+@pytest.mark.parametrize("uid", [None, STRANGER])
+def test_without_landlock_a_root_of_its_own_hides_files(home: str, uid: int | None) -> None:
+    able, results = weakened(home, refuse=["landlock"], uid=uid)
+    assert able["files limited by Landlock or a root of its own"]
+    assert not able["TCP refused by Landlock"]
+    assert loose(results) == set()
+    assert results["reads the store"].how.startswith("own root")
+
+
+@needs_root
+def test_without_both_of_them_files_of_ours_lie_open_but_processes_are_apart(home: str) -> None:
+    able, results = weakened(home, refuse=["landlock", "mounts"], uid=STRANGER)
+    assert not able["files limited by Landlock or a root of its own"]
     assert loose(results) >= FILES | WRITES
-    assert not loose(results) & (PROCESSES | DISK)
+    assert results["signals a process of the caller"].how.startswith("process namespace")
 
 
 @needs_root

@@ -28,5 +28,5 @@ def forward(a, b):
     n = b.shape[2]
     c = torch.empty((batch, m, n), dtype=a.dtype, device=a.device)
     grid = (triton.cdiv(m, 64), triton.cdiv(n, 64), batch)
-    batched_matmul_kernel[grid](a, b, c, m, n, k, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, num_warps=4, num_stages=3)
+    batched_matmul_kernel[grid](a, b, c, m, n, k, BLOCK_M=64, BLOCK_N=64, BLOCK_K=16, num_warps=4, num_stages=3)
     return c

@@ -37,6 +37,6 @@ def forward(a, b):
     parts = torch.empty((PARTS, m, n), dtype=a.dtype, device=a.device)
     length = triton.cdiv(triton.cdiv(k, PARTS), 32) * 32
     grid = (triton.cdiv(m, 64), triton.cdiv(n, 64), PARTS)
-    parts_kernel[grid](a, b, parts, m, n, k, length, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, num_warps=4, num_stages=3)
+    parts_kernel[grid](a, b, parts, m, n, k, length, BLOCK_M=64, BLOCK_N=64, BLOCK_K=16, num_warps=4, num_stages=3)
     sum_kernel[(triton.cdiv(m * n, 256),)](parts, c, m * n, PARTS=PARTS, BLOCK=256, num_warps=4)
     return c

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from evo.evaluation.crew import Processes
 from evo.evaluation.replay import ReplayTier
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.tier import Candidate, Checked
+from evo.evaluation.turns import Sharing, Turns
 from evo.evaluation.worker import Nursery
 from evo.records import Configuration, Failure, Status
 from evo.tasks.base import Case, Task
@@ -59,7 +61,7 @@ def candidate(what: str, case: Case = SMALL[0]) -> Candidate:
     return Candidate(what, case, Configuration({}), plan, (Binary(kernel.kernel_hash, b"code", {}, Resources(0, 0, 0)),))
 
 
-def check(tier: ReplayTier, task: Task, what: str, *cases: Case) -> list[Checked] | Failure:
+def check(tier: ReplayTier | Turns, task: Task, what: str, *cases: Case) -> list[Checked] | Failure:
     return tier.check_all(task, [(candidate(what, case), (Draw(0),)) for case in cases or SMALL])
 
 
@@ -159,3 +161,25 @@ def test_verification_has_other_processes_and_seeds_and_gives_the_warm_ones_back
     tier.settle()
     assert tier._seed(task, SMALL[0], 0) == warm
     assert tier.counters()["shipped"] == shipped
+
+
+def test_faults_of_one_climb_never_become_verdicts_on_another(make: Callable[..., ReplayTier], task: Task) -> None:
+    tier, sharing = make(), Sharing()
+    expected = {
+        "good": "passed", "dies": "runtime_error", "wrong": "wrong_values", "reads": "guard_violation", "hangs": "timeout",
+        "kills a judge": "passed",
+    }  # fmt: skip
+    work = (["good", "dies", "good", "wrong", "reads", "good"] * 12) + ["hangs", "kills a judge", "good"]
+
+    def climb(what: str) -> tuple[str, str]:
+        turns = Turns(tier, sharing, tier.clock)
+        checked = check(turns, task, what)
+        if isinstance(checked, Failure):
+            return what, checked.status.value
+        timed = turns.compare_all(task, [(candidate(what, TRAINING[0]), candidate("base", TRAINING[0]))], pairs=8, placement=0)
+        return what, "passed" if isinstance(timed, list) else timed.status.value
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(climb, work))
+    assert [pair for pair in found if expected[pair[0]] != pair[1]] == []
+    assert tier.gpu_s < sum(tier.clock.seconds[stage] for stage in ("check", "time")), "overlapping seconds count once"

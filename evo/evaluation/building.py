@@ -34,7 +34,7 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
         settings = dataclasses.replace(settings, target=device.removeprefix("cpu:"))
         # One evaluator leaves a core of a small machine idle while it compiles; a large one has an evaluator per core.
         bench = _bench(settings, workers=2 if (os.cpu_count() or 1) <= 4 else 1, sass=True)
-        interpreted = InterpretedTier(settings.target, deadline_s=settings.run_deadline_s)
+        interpreted = InterpretedTier(settings.target, deadline_s=settings.run_deadline_s, workbench=bench)
         interpreted.start()
         return LadderEvaluator(tasks, settings, interpreted, bench)
     from evo.evaluation.replay import ReplayTier  # imports torch's CUDA side

@@ -42,7 +42,8 @@ def interpret(request: dict[str, Any]) -> dict[str, Any]:
     """Runs one variant on one case.
 
     Args:
-        request: ``source``, ``entry``, ``form``, ``configuration``, ``init_arguments``, ``backward``, ``target``; ``arguments`` and
+        request: ``source``, ``entry``, ``form``, ``configuration``, ``init_arguments``, ``backward``, ``target``; ``reversed`` (whether
+            programs run from the last to the first); ``arguments`` and
             ``parameters`` with tensors as ``{"file", "dtype", "shape", "strides", "offset", "elements", "requires_grad"}``;
             ``output_gradients`` likewise.
 
@@ -55,7 +56,7 @@ def interpret(request: dict[str, Any]) -> dict[str, Any]:
     try:
         with warnings.catch_warnings(), fake_cuda(Recording(target.key, triton.__version__, 0), target):
             warnings.simplefilter("ignore")
-            watch_memory()
+            watch_memory(backwards=request.get("reversed", False))
             Autotuner.run = _chosen_run(request["configuration"])
             with _Facade(host_allowed=True):
                 module = load_module(request["source"], request["configuration"])
@@ -204,9 +205,10 @@ def _chosen_run(configuration: Mapping[str, Any]) -> Any:
     return run
 
 
-def watch_memory() -> None:
-    """Makes the interpreter check addresses before it follows them; lasts until this process ends."""
+def watch_memory(*, backwards: bool = False) -> None:
+    """Makes the interpreter check addresses before it follows them, and round what a GPU would; lasts until this process ends."""
     builder = interpreter.interpreter_builder
+    _WatchedBuilder.backwards = backwards
     if isinstance(builder, _WatchedBuilder):
         return
     builder.__class__ = _WatchedBuilder
@@ -245,6 +247,18 @@ class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
     """Triton's interpreter with bounds: (first byte, end, parameter name) of every storage of the present launch."""
 
     ranges: list[tuple[int, int, str]]
+    backwards = False
+
+    def set_grid_idx(self, x: int, y: int, z: int) -> None:
+        # A GPU promises no order: what only works from the first program to the last works by luck.
+        if self.backwards:
+            x, y, z = (size - 1 - index for size, index in zip(self.grid_dim, (x, y, z), strict=True))
+        super().set_grid_idx(x, y, z)
+
+    def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, *rest: Any) -> Any:
+        if str(input_precision).rpartition(".")[2] == "TF32":
+            a, b = _to_tf32(a), _to_tf32(b)
+        return super().create_dot(a, b, d, input_precision, *rest)
 
     def create_masked_load(self, ptrs: Any, mask: Any, *rest: Any) -> Any:
         self._check("load", ptrs, mask)
@@ -290,6 +304,15 @@ class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
             if not start <= first < end
         )
         return f"{text} lie outside of every tensor, the first one {gap} bytes from the nearest, {name}; mask it"
+
+
+def _to_tf32(handle: Any) -> Any:
+    """An operand with the ten bits of mantissa that tensor cores keep of float32, rounded to nearest."""
+    if handle.data.dtype != np.float32:
+        return handle
+    bits = handle.data.view(np.uint32) + np.uint32(0x1000)
+    rounded = np.where(np.isfinite(handle.data), (bits & np.uint32(0xFFFFE000)).view(np.float32), handle.data)
+    return interpreter.TensorHandle(rounded, handle.dtype)
 
 
 _WARM_UP = """

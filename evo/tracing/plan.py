@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from evo.errors import PlanError
@@ -88,12 +88,15 @@ class Kernel(Record):
         ttir: Module text.
         signature: Parameter name → type as Triton spells it (``*fp16``, ``i32``, ``constexpr``, ``tensordesc<…>``; tuples nested).
         options: See `OPTION_TYPES`.
+        origin: For tracing it back: the name of the source's ``function`` and the ``constants`` it was compiled with, by parameter: plain
+            values, ``{"dtype": name}``, ``{"function": name}``, ``{"tuple": […]}``; others are left out. No part of its identity.
     """
 
     name: str
     ttir: str
     signature: tuple[tuple[str, Any], ...]
     options: Mapping[str, Any]
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def anonymous_ttir(self) -> str:

@@ -9,7 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +29,8 @@ from evo.tracing.recorder import Recording, RecordingMode, Refused, Untraceable,
 from evo.tracing.targets import TARGETS
 
 SOURCE_NAME = "kernel.py"
+MAX_TEXT = 100_000
+"""Characters of an exception's text that are looked at."""
 
 
 def trace(request: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def load_module(source: str, configuration: Mapping[str, Any]) -> ModuleType:
 
 def describe(error: BaseException) -> dict[str, str]:
     """A failure record in JSON form for an exception of candidate code."""
-    text = str(error).strip() or type(error).__name__
+    text = str(error)[:MAX_TEXT].strip() or type(error).__name__
     line = _candidate_line(error)
     if isinstance(error, Refused):
         status, stage = "rejected", "trace"
@@ -234,7 +236,31 @@ def ttir_of(src: Any, target: Any, options: Mapping[str, Any] | None) -> Kernel:
     module = stages["ttir"](module, {"target": target, **parsed.__dict__})
     kept = {key: value for key, value in parsed.__dict__.items() if key in OPTION_TYPES}
     signature = tuple((str(name), _tupled(kind)) for name, kind in src.signature.items())
-    return Kernel(module.get_entry_func_name(), module.str_nodebug(), signature, kept)
+    return Kernel(module.get_entry_func_name(), module.str_nodebug(), signature, kept, origin_of(src))
+
+
+def origin_of(src: Any) -> dict[str, Any]:
+    """The name of a kernel's function and those constants it is compiled with that are plain values; see `Kernel.origin`."""
+    constants = {}
+    for path, value in src.constants.items():
+        with suppress(TypeError):
+            if len(path) == 1:
+                constants[str(src.fn.arg_names[path[0]])] = _plain_constant(value)
+    return {"function": src.fn.__name__, "constants": constants}
+
+
+def _plain_constant(value: Any) -> Any:
+    if isinstance(value, triton.language.constexpr):
+        value = value.value
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, triton.language.dtype):
+        return {"dtype": value.name}
+    if isinstance(value, triton.runtime.jit.JITFunction):
+        return {"function": value.__name__}
+    if type(value) is tuple:
+        return {"tuple": [_plain_constant(item) for item in value]}
+    raise TypeError(f"a constant of type {type(value).__name__}")
 
 
 class TracedKernel:

@@ -163,11 +163,29 @@ def _kernel(item: Any) -> p.Kernel:
     for key, option in options.items():
         _require(key in p.OPTION_TYPES, f"compile option {key!r}; allowed: {', '.join(p.OPTION_TYPES)}")
         _require(isinstance(option, p.OPTION_TYPES[key]), f"compile option {key} = {option!r}")
+        _require(bool in p.OPTION_TYPES[key] or not isinstance(option, bool), f"compile option {key} = {option!r}")
     for key, (least, most) in _RANGES.items():
         _require(
-            least <= (options.get(key) or least) <= most, f"compile option {key} = {options.get(key)}; allowed: {least} to {most}"
+            options.get(key) is None or least <= options[key] <= most,
+            f"compile option {key} = {options.get(key)}; allowed: {least} to {most}",
         )
-    return p.Kernel(item["name"], item["ttir"], signature, options)
+    return p.Kernel(item["name"], item["ttir"], signature, options, _origin(item.get("origin") or {}))
+
+
+def _origin(item: Any) -> dict[str, Any]:
+    _require(isinstance(item, dict) and set(item) <= {"function", "constants"}, "a kernel's origin")
+    constants = dict(item.get("constants", {}))
+    _require(len(constants) <= 512 and all(map(_is_constant, constants.values())), "a kernel's constants")
+    return {"function": _checked_name(item.get("function")), "constants": constants} if item else {}
+
+
+def _is_constant(item: Any, depth: int = 0) -> bool:
+    if isinstance(item, dict) and len(item) == 1 and depth <= _MAX_NESTING:
+        ((kind, inner),) = item.items()
+        if kind == "tuple":
+            return isinstance(inner, list) and all(_is_constant(part, depth + 1) for part in inner)
+        return kind in ("dtype", "function") and isinstance(inner, str)
+    return item is None or isinstance(item, int | float | bool | str)
 
 
 def _checked_name(name: Any) -> str:

@@ -10,12 +10,14 @@ import torch
 
 from evo.evaluation.interpreter import InterpretedTier
 from evo.evaluation.tier import Candidate, Checked
+from evo.evaluation.transcript import can_transcribe
 from evo.knobs import read_knobs
 from evo.records import Failure, LatencyKind, Status, TrustLevel
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tasks.draws import Draw
 from evo.tasks.loading import load_task, starting_sources
 from evo.tracing.plan import LaunchPlan
+from evo.tracing.workbench import Job, Prepared, Workbench
 
 PLAN = LaunchPlan("3", "cuda:90", (64, 64), (), (), (), {"prepare": (), "forward": (), "backward": ()}, [], (), {})
 
@@ -45,22 +47,45 @@ TASK = Task(
     "double", "Twice x plus one.", "double", _reference, (CASE,), (), (dataclasses.replace(CASE, name="small"),), (MODULE,)
 )
 
+AS_MODULE = """
+class Double(torch.nn.Module):
+    def forward(self, x):
+        return double(x)
+"""
+MODULE_TASK = dataclasses.replace(
+    TASK, name="double_module", entry="Double", form="module", reference=lambda parameters, x: x * 2 + 1
+)
+"""Modules with parameters are interpreted as they are, their own Python included."""
+
 
 @pytest.fixture(scope="module")
-def tier() -> Iterator[InterpretedTier]:
-    tier = InterpretedTier("cuda:90", deadline_s=6.0)
+def tier(workbench: Workbench) -> Iterator[InterpretedTier]:
+    tier = InterpretedTier("cuda:90", deadline_s=6.0, workbench=workbench)
     tier.start()
     yield tier
     tier.close()
 
 
+@pytest.fixture(scope="module")
+def workbench() -> Iterator[Workbench]:
+    bench = Workbench("cuda:90", workers=1)
+    yield bench
+    bench.close()
+
+
 def check(tier: InterpretedTier, source: str, task: Task = TASK, seed: int = 11) -> Checked | Failure:
-    return tier.check(task, Candidate(source, task.small_cases[0], read_knobs(source).default, PLAN, ()), [Draw(seed)])
+    case, configuration = task.small_cases[0], read_knobs(source).default
+    plan = PLAN
+    if can_transcribe(task):
+        traced = tier.workbench.prepare([Job(source, task, case, configuration, binaries=False)])[0]
+        assert isinstance(traced, Prepared), traced
+        plan = traced.plan
+    return tier.check(task, Candidate(source, case, configuration, plan, ()), [Draw(seed)])
 
 
-def failure(tier: InterpretedTier, old: str, new: str) -> Failure:
+def failure(tier: InterpretedTier, old: str, new: str, task: Task = TASK) -> Failure:
     assert old in MODULE
-    found = check(tier, MODULE.replace(old, new))
+    found = check(tier, MODULE.replace(old, new) + AS_MODULE, task)
     assert isinstance(found, Failure), found
     assert "case small" in found.message
     return found
@@ -119,21 +144,30 @@ def test_wrong_form_is_a_wrong_structure(tier: InterpretedTier) -> None:
 
 
 def test_errors_carry_the_candidates_line(tier: InterpretedTier) -> None:
-    found = failure(tier, "y = torch.empty_like(x)", "y = torch.empty_like(missing)")
+    found = failure(tier, "y = torch.empty_like(x)", "y = torch.empty_like(missing)", MODULE_TASK)
     assert found.status is Status.RUNTIME_ERROR
     assert "NameError" in found.message
     assert "at line 11" in found.message
 
 
+def test_a_module_that_cannot_be_told_from_its_python_is_refused(tier: InterpretedTier) -> None:
+    hidden = "if True:\n    @triton.jit\n    def factor():\n        return 2\n\ndef double"
+    source = MODULE.replace("v * 2 + 1", "v * factor() + 1").replace("def double", hidden)
+    found = check(tier, source)
+    assert isinstance(found, Failure)
+    assert found.status is Status.REJECTED
+    assert "factor is not defined at the top level" in found.message
+
+
 def test_a_crash_and_an_exit_end_only_the_child(tier: InterpretedTier) -> None:
     crash = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n    y = torch.empty_like(x)"
-    assert failure(tier, "y = torch.empty_like(x)", crash).status is Status.RUNTIME_ERROR
-    assert failure(tier, "y = torch.empty_like(x)", "raise SystemExit(0)").status is Status.RUNTIME_ERROR
+    assert failure(tier, "y = torch.empty_like(x)", crash, MODULE_TASK).status is Status.RUNTIME_ERROR
+    assert failure(tier, "y = torch.empty_like(x)", "raise SystemExit(0)", MODULE_TASK).status is Status.RUNTIME_ERROR
     assert isinstance(check(tier, MODULE), Checked)
 
 
 def test_an_endless_loop_is_a_timeout(tier: InterpretedTier) -> None:
-    assert failure(tier, "y = torch.empty_like(x)", "while True: pass").status is Status.TIMEOUT
+    assert failure(tier, "y = torch.empty_like(x)", "while True: pass", MODULE_TASK).status is Status.TIMEOUT
 
 
 FORGED = """import os
@@ -158,7 +192,7 @@ FORGED = """import os
     ],
 )
 def test_hostile_answers_are_refused(tier: InterpretedTier, prepare: str) -> None:
-    found = check(tier, MODULE.replace("y = torch.empty_like(x)", FORGED.replace("PREPARE", prepare)))
+    found = check(tier, MODULE.replace("y = torch.empty_like(x)", FORGED.replace("PREPARE", prepare)) + AS_MODULE, MODULE_TASK)
     assert isinstance(found, Failure), found
     assert found.status is Status.RUNTIME_ERROR
     assert "answer is not valid" in found.message

@@ -24,7 +24,7 @@ SETTINGS = EvaluationSettings(target="cuda:90", tune_trials=3, start_tune_trials
 def evaluator() -> Iterator[LadderEvaluator]:
     bench = Workbench("cuda:90", workers=1, sass=True)
     bench.start()
-    evaluator = LadderEvaluator({modules.TASK.name: modules.TASK}, SETTINGS, InterpretedTier("cuda:90"), bench)
+    evaluator = LadderEvaluator({modules.TASK.name: modules.TASK}, SETTINGS, InterpretedTier("cuda:90", workbench=bench), bench)
     yield evaluator
     evaluator.close()
 

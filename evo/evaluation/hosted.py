@@ -7,6 +7,7 @@ and not of the device. Both sides of a comparison are hosted, even if the baseli
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,7 +15,6 @@ import math
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from evo.errors import DeviceError, WorkerDied
@@ -49,6 +49,7 @@ QUICK_CALLS = 5
 NOISE_PAIRS = 16
 HOST_DEADLINE_S = 3600.0
 """The host keeps the candidates' deadlines; this one is for a host that is broken itself."""
+CLOSE_S = 60.0
 FACTORIES = {"cuda": "evo.evaluation.hosted_host:CudaHost", "cpu": "evo.evaluation.hosted_host:CpuHost"}
 
 
@@ -85,20 +86,22 @@ class Host:
             return self._started().call(method, *arguments, self._deadline_s, deadline_s=HOST_DEADLINE_S)
 
     def fresh(self) -> None:
-        """Ends the process; the next call gets a new one."""
+        """Ends the process and its candidates'; the next call gets a new one."""
+        if self._worker is not None and self._described:
+            with contextlib.suppress(WorkerDied):  # it tidies up what it can; what is left then dies with it
+                self._worker.call("close", deadline_s=CLOSE_S)
         if self._worker is not None:
             self._worker.stop()
         self._described = {}
 
     def close(self) -> None:
         """Ends all processes. Idempotent."""
-        if self._worker is not None:
-            self._worker.stop()
+        self.fresh()
         if self._nursery is not None:
             self._nursery.close()
         self._nursery = self._worker = None
 
-    @contextmanager
+    @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         started = time.monotonic()
         try:

@@ -129,7 +129,7 @@ class _Served:
             torch.set_num_threads(1)
             allow_index()
         else:
-            torch.cuda.init()  # type: ignore[no-untyped-call]
+            torch.empty(1, device="cuda")  # makes the context that memory is opened in
             triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
         choose_autotuned(request["configuration"], None)
         watch_launches(self._watch, self._stack, interpreted=interpreted, recording=request["target"] is not None)

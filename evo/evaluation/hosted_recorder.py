@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -105,14 +105,20 @@ class _Watched:
     def run(self, x: int, y: int, z: int, *rest: Any) -> Any:
         """Launches; `rest` is stream, function, metadata, two hooks and then the bound arguments."""
         self._note((x, y, z), rest)
-        return self._compiled.run(x, y, z, *rest)
+        with self._apart():
+            return self._compiled.run(x, y, z, *rest)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def launch(*args: Any, **options: Any) -> Any:
             self._note(tuple(grid), args)
-            return self._compiled[grid](*args, **options)
+            with self._apart():
+                return self._compiled[grid](*args, **options)
 
         return launch
+
+    def _apart(self) -> AbstractContextManager[Any]:
+        """Where launches are recorded, the scratch memory that a launcher asks torch for is no step of the module's."""
+        return nullcontext() if self._kernel is None else _disable_current_modes()
 
     def _note(self, grid: tuple[Any, ...], arguments: tuple[Any, ...]) -> None:
         if self._kernel is not None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 import torch
 
-from evo.evaluation.tiling import element_weight, errors, row_norms, special_mask, tiles
+from evo.evaluation.tiling import ElementAllowance, errors, row_norms, special_mask, tiles
 
 MAP_ROWS, MAP_COLUMNS = 8, 32
 SPREAD_RELATIVE = 2e-2
@@ -35,8 +35,8 @@ class Wrongness:
         ratio: Worst measure as a multiple of what is allowed.
         place: Where that measure was taken, in words.
         tile_allowed: Largest error norm of each tile (FLOAT).
-        element_allowed: Largest weighted error (FLOAT) or difference (INTEGER) of an element.
-        absolute: Raises the weights, see `element_weight`.
+        element_allowed: How far an element may be off (FLOAT).
+        slack: Largest difference of an element (INTEGER).
     """
 
     index: int
@@ -48,8 +48,8 @@ class Wrongness:
     ratio: float
     place: str
     tile_allowed: torch.Tensor | None = None
-    element_allowed: float = 0.0
-    absolute: float = 0.0
+    element_allowed: ElementAllowance | None = None
+    slack: int = 0
 
 
 @dataclass
@@ -119,14 +119,15 @@ def _wrong(w: Wrongness, part: tuple[torch.Tensor, torch.Tensor, torch.Tensor], 
         return wrong.to(torch.float64), wrong
     error, size = errors(c, y)
     if w.measure is Measure.INTEGER:
-        return error, error > w.element_allowed
+        return error, error > w.slack
     assert w.tile_allowed is not None
-    severity = error / element_weight(size, w.absolute)
+    assert w.element_allowed is not None
+    severity = error / w.element_allowed.of(size)
     allowed = w.tile_allowed[row : row + len(c)]
     bad_tile = ~(row_norms(error) <= allowed)
     # Where a tile fails as a whole, its elements above their fair share of the allowance are what to look at.
     share = allowed[:, None] / w.tile**0.5
-    return severity, (severity > w.element_allowed) | (bad_tile[:, None] & (error > share))
+    return severity, (severity > 1) | (bad_tile[:, None] & (error > share))
 
 
 def _count(survey: _Survey, wrong: torch.Tensor, row: int, tile: int) -> None:
@@ -162,7 +163,7 @@ def _diagnose(w: Wrongness, survey: _Survey) -> tuple[str, str]:
     if not survey.candidate_nonzero and survey.size_square > 0:
         return "zeros", "The whole output is zero: is the kernel launched over all of it, and does it store its result?"
     if w.measure is Measure.INTEGER:
-        return "integers", f"Integers may differ by at most {w.element_allowed:g} here."
+        return "integers", f"Integers may differ by at most {w.slack} here."
     relative = (survey.error_square / survey.size_square) ** 0.5 if survey.size_square else float("inf")
     if (2 * survey.wrong_rows >= survey.rows and relative < SPREAD_RELATIVE) or survey.columns is None:
         return "precision", (

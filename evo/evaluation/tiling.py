@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
@@ -12,7 +13,10 @@ MAX_TILE = 1 << 20
 CHUNK_ELEMENTS = 1 << 23
 """Elements converted at a time: 64 MiB per float64 temporary."""
 ELEMENT_SHARE = 1 / 16
-"""Share of a tile's largest magnitude that an element's own magnitude is raised by before its error is set against it."""
+"""Share of a tile's largest magnitude that an element's own magnitude is raised by before its error is set against it: where terms
+cancel, the error is that of the terms."""
+ROUNDING_SHARE = 1 / 128
+"""The same for the rounding of results, which knows no neighbours; the rest is for results that are summed from rounded ones."""
 
 
 def tile_size(tensor: torch.Tensor) -> int:
@@ -52,9 +56,32 @@ def errors(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor
     return torch.where(finite, (x - y).abs(), zero), torch.where(torch.isfinite(y), y.abs(), zero)
 
 
-def element_weight(y_size: torch.Tensor, absolute: float) -> torch.Tensor:
-    """What the error of each element is divided by, from |y| of whole tiles; `absolute` keeps it positive."""
-    return y_size + ELEMENT_SHARE * y_size.amax(dim=1, keepdim=True) + absolute
+@dataclass(frozen=True)
+class ElementAllowance:
+    """How far a single element may be off: max(shown · raised, rounding · barely raised + inside · raised + absolute), where its
+    magnitude is raised by `ELEMENT_SHARE`, or barely, by `ROUNDING_SHARE`, of the largest in its tile.
+
+    Attributes:
+        shown: Worst error of the reference, relative to the raised magnitude, times what is accepted of it.
+        rounding, inside: Floors for rounding of results, and for arithmetic before it.
+        absolute: What is lost below the smallest numbers.
+    """
+
+    shown: float
+    rounding: float
+    inside: float
+    absolute: float
+
+    def of(self, y_size: torch.Tensor) -> torch.Tensor:
+        """Largest error of each element, from |y| of whole tiles."""
+        largest = y_size.amax(dim=1, keepdim=True)
+        floor = self.rounding * (y_size + ROUNDING_SHARE * largest) + self.inside * raised(y_size) + self.absolute
+        return torch.maximum(self.shown * raised(y_size), floor)
+
+
+def raised(y_size: torch.Tensor) -> torch.Tensor:
+    """|y| raised by `ELEMENT_SHARE` of the largest in its tile."""
+    return y_size + ELEMENT_SHARE * y_size.amax(dim=1, keepdim=True)
 
 
 def special_mask(c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

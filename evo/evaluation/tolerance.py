@@ -2,15 +2,16 @@
 
 With oracle y in float64, reference r and candidate c, every floating-point output must satisfy ‖c − y‖ ≤ max(τ ‖r − y‖, floor)
 in three measures: over the whole tensor; in every tile (a row of the last dimension; short rows are joined to at least
-`MIN_TILE` elements, so that one lucky element of r decides nothing); and at the worst element, weighted by
-1 / (|y| + `ELEMENT_SHARE` · largest |y| of its tile), so that a wrong small element beside large ones is seen.
+`MIN_TILE` elements, so that one lucky element of r decides nothing); and at the worst element, relative to
+|y| + `ELEMENT_SHARE` · largest |y| of its tile, so that a wrong small element beside large ones is seen: in 16-bit outputs down
+to about 1/2000 of the largest in its row (`evo.evaluation.tiling.ElementAllowance`).
 
 Floors are relative to y, so zeros do not pass where outputs are tiny. They are
 `Tolerance.floor_epsilons` · ε(output) for the rounding of results (twice that at single elements), plus
 (1 + √n / 2) · ε(accumulator) for a sum of n terms in any order: the rounding errors of a sequential sum of n independent terms
 have a standard deviation of about 0.2 √n ε |y|. ε(accumulator) is float32's (float64's for float64 outputs). Equal terms round in
 one direction all along, so for constant inputs it is (1 + n / 4) · ε. On float32 products of K = 4096 the floor is 4e-6, while
-TF32 errs by 4e-4. The one absolute slack: what float32 and bfloat16 hold as subnormal may be zero, and one step of 2⁻²⁴ in float16.
+TF32 errs by 4e-4. The one absolute slack: what float32 and bfloat16 hold as subnormal may be zero, and two steps of 2⁻²⁴ in float16.
 
 Where a task lets products of float32 inputs be taken in less (`Tolerance.products`), ε of that format is added, and that divided by
 `ELEMENT_SHARE` at single elements. An operand cut to it, as tensor cores cut float32 to TF32, is off by a share that lies evenly
@@ -31,7 +32,17 @@ import torch
 
 from evo.evaluation.differences import Measure, Wrongness, describe
 from evo.evaluation.oracle import Expected, Outputs
-from evo.evaluation.tiling import ELEMENT_SHARE, comparable, element_weight, errors, row_norms, special_mask, tile_size, tiles
+from evo.evaluation.tiling import (
+    ELEMENT_SHARE,
+    ElementAllowance,
+    comparable,
+    errors,
+    raised,
+    row_norms,
+    special_mask,
+    tile_size,
+    tiles,
+)
 from evo.records import Failure, Stage, Status
 from evo.tasks.base import Tolerance
 
@@ -75,7 +86,7 @@ class _Measures:
     tile: float
     element: float
     tile_allowed: torch.Tensor
-    element_allowed: float
+    element_allowed: ElementAllowance
 
     @property
     def worst(self) -> tuple[float, str]:
@@ -84,8 +95,8 @@ class _Measures:
 
 @dataclass(frozen=True)
 class _Floors:
-    norm: float
-    element: float
+    rounding: float
+    inside: float
     absolute: float
 
 
@@ -182,7 +193,7 @@ def _compare_floats(
     if not ratio <= 1:  # not a number is no pass
         return Wrongness(
             index, c, y, r, tile, Measure.FLOAT, ratio, place,
-            measures.tile_allowed, measures.element_allowed, floors.absolute / floors.element,
+            measures.tile_allowed, measures.element_allowed,
         )  # fmt: skip
     return Verdict(ratio, f"output {index}: error of {place} at {ratio:.2f} of what is allowed")
 
@@ -195,35 +206,36 @@ def _floors(dtype: torch.dtype, tolerance: Tolerance, arithmetic: Arithmetic) ->
     )
     rounding = tolerance.floor_epsilons * info.eps
     # Kernels may flush float32 subnormals to zero (bfloat16 has the same range); float16 ones are kept, in steps of 2⁻²⁴.
-    absolute = 2.0**-24 if dtype == torch.float16 else info.tiny
-    # Twice the rounding at single elements: one of several rounded terms (16-bit softmax weights in attention) may outweigh
-    # a small element of y, and few rows give r few chances to show such an error.
-    return _Floors(rounding + inside, 2 * rounding + inside / ELEMENT_SHARE, absolute)
+    return _Floors(rounding, inside, 2.0**-23 if dtype == torch.float16 else info.tiny)
 
 
 def _measure(c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, tile: int, tolerance: Tolerance, floors: _Floors) -> _Measures:
+    shown = 0.0
+    for y_part, r_part in tiles(tile, y, r, device=y.device):
+        r_error, y_size = errors(r_part, y_part)
+        shown = max(shown, float((r_error / (raised(y_size) + floors.absolute)).max()))
+    # Twice the rounding at single elements: one of several rounded terms (16-bit softmax weights in attention) may outweigh
+    # a small element of y, and few rows give r few chances to show such an error.
+    allowance = ElementAllowance(tolerance.ratio * shown, 2 * floors.rounding, floors.inside / ELEMENT_SHARE, floors.absolute)
     rows: list[torch.Tensor] = []
-    element_c = element_r = 0.0
+    element = 0.0
     for c_part, y_part, r_part in tiles(tile, c, y, r, device=y.device):
         c_error, y_size = errors(c_part, y_part)
         r_error, _ = errors(r_part, y_part)
-        weight = element_weight(y_size, floors.absolute / floors.element)
-        element_c = max(element_c, float((c_error / weight).max()))
-        element_r = max(element_r, float((r_error / weight).max()))
+        worst = float((c_error / allowance.of(y_size)).max())
+        element = max(element, math.inf if math.isnan(worst) else worst)
         rows.append(torch.stack([row_norms(item) for item in (c_error, r_error, y_size)]))
     norms = torch.cat(rows, dim=1)
     c_rows, r_rows, y_rows = norms
     c_all, r_all, y_all = row_norms(norms).tolist()
-    absolute = floors.absolute * math.sqrt(tile)
-    tile_allowed = torch.maximum(tolerance.ratio * r_rows, floors.norm * y_rows + absolute)
-    whole_allowed = max(tolerance.ratio * r_all, floors.norm * y_all + absolute * math.sqrt(len(y_rows)))
-    element_allowed = max(tolerance.ratio * element_r, floors.element)
+    absolute, floor = floors.absolute * math.sqrt(tile), floors.rounding + floors.inside
+    tile_allowed = torch.maximum(tolerance.ratio * r_rows, floor * y_rows + absolute)
+    whole_allowed = max(tolerance.ratio * r_all, floor * y_all + absolute * math.sqrt(len(y_rows)))
     # Infinity over infinity, where doubles overflow, must count as wrong: NaN would lose every comparison.
-    whole, row, element = (
-        math.inf if math.isnan(ratio) else ratio
-        for ratio in (c_all / whole_allowed, float((c_rows / tile_allowed).max()), element_c / element_allowed)
+    whole, row = (
+        math.inf if math.isnan(ratio) else ratio for ratio in (c_all / whole_allowed, float((c_rows / tile_allowed).max()))
     )
-    return _Measures(whole, row, element, tile_allowed, element_allowed)
+    return _Measures(whole, row, element, tile_allowed, allowance)
 
 
 def _compare_integers(index: int, c: torch.Tensor, y: torch.Tensor, tolerance: Tolerance) -> Verdict | Wrongness:
@@ -245,7 +257,7 @@ def _compare_integers(index: int, c: torch.Tensor, y: torch.Tensor, tolerance: T
     if ratio > 1:
         place = "its integers" if beyond else "the number of integers that differ"
         slack = tolerance.integer_slack if beyond else 0
-        return Wrongness(index, c, y, y, tile, Measure.INTEGER, ratio, place, element_allowed=float(slack))
+        return Wrongness(index, c, y, y, tile, Measure.INTEGER, ratio, place, slack=slack)
     return Verdict(ratio, f"output {index}: {wrong} of {c.numel()} integers differ, {allowed} may")
 
 

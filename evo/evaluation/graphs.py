@@ -33,7 +33,7 @@ MAX_CALLS = 400
 MAX_ARENA_BYTES = 1 << 30
 WARM_REPLAYS = 2
 EMPTY_REPLAYS = 31
-MIN_SCRUB_BYTES = 64 << 20
+MIN_SCRUB_BYTES = 256 << 20
 """Overwriting less than this would end before the host has enqueued the graph."""
 SHORTEST_US = 0.01
 

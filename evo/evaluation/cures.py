@@ -20,6 +20,8 @@ def cure_for(scene: Scene, forged: Outputs, cheat: Cheat, judge: Judge) -> tuple
         scene, forged, cheat: What passed.
         judge: It let them pass.
     """
+    if cheat.honest_in_part:
+        return "every case and draw is of the kind that it is right for", cheat.cure
     if same_bits(forged, scene.honest):
         return "that is the expected output there", cheat.cure
     loose = _loose(scene, forged, judge)

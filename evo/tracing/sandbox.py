@@ -1,16 +1,38 @@
 """Runs functions in disposable child processes under limits, and says what the isolation covers.
 
-A `ForkServer` is one process with torch and triton already imported and no GPU. Every call forks a child that applies the limits
-below, runs one function of ours by dotted name on plain JSON data, answers through a pipe and ends. The server and its caller
-exchange JSON only, so nothing a child makes is ever unpickled.
+A `ForkServer` is one process with torch and triton already imported and no GPU, and a guard that tidies up after it. Every call forks a
+child that puts itself under the layers below, runs one function of ours by dotted name on plain JSON data, answers through a pipe and
+ends. The server and its caller exchange JSON only, so nothing a child makes is ever unpickled. `abilities` measures which layers this
+machine has, `evo.tracing.probes` attacks them.
 
-What a child cannot do: read the environment of the caller (it gets a fresh one without secrets), open network
-sockets that lead anywhere (own network namespace where the kernel allows it), gain privileges, write big files, use more than
-its memory, CPU seconds, processes or open files, outlive its caller or its deadline, or answer with more than `max_reply_bytes`.
-What is not covered: reading world-readable files, side channels, kernel bugs. A child gets a user of its own only where we are root
-and others may read our packages; elsewhere it may read and write what our own user may (the store and this code included) and signal
-our processes. Where we are not root and user namespaces are off, it has the network too, and /proc shows it the environments of our
-processes. `abilities` reports what this machine offers.
+What stops what, where Linux offers it:
+
+* secrets in our environment: a fresh environment; an own /proc (or Landlock) hides those of other processes.
+* our processes (signals, tracing, memory): a process namespace per call, Landlock (Linux 6.12), another user (as root), seccomp.
+* our files (store, keys, code, home): Landlock (Linux 5.19), else a root folder of its own made of read-only mounts. Readable are the
+  interpreter, installed packages, packages in the folder a run was started in, system libraries and tools, a few files of /etc.
+  Writable is the working folder.
+* the network: seccomp refuses all sockets but unix ones (those too, without a GPU), besides a network namespace and Landlock.
+* more rights: no new privileges, no capability, as root a user of its own (65534). Where the interpreter or a package lies in a private
+  folder, that user keeps one capability, to read what is private (`evo.tracing.privileges`), within what files are granted.
+* attacks on the kernel: seccomp refuses some 70 calls (`evo.tracing.seccomp`); what is left is what torch, compilers and CUDA use.
+* too much: limits of address space, CPU seconds, size of files, open files and processes; memory and number of all processes together,
+  looked at ten times a second; a working folder in memory of bounded size; a wall deadline; `max_reply_bytes`.
+* outliving: what a child started dies with its process namespace (else its group, and by a subreaper), a child with its server, a
+  server with its caller, and the guard removes their files.
+* leaving something for the next call: nothing outlives a call but what it wrote into a folder that the caller gave.
+
+What is not covered anywhere: bugs of the kernel and, with a GPU, of its driver, of which a child may use all device files; side
+channels (time, caches, load); what lies in readable places, such as another package's files; the names, sizes and dates of files
+whose path is known, and names in the folder a run was started in; CPU time within the limit; the size of all files together in a
+folder that the caller gave; between two looks, memory beyond the sum that the limit of each process leaves; SIGCONT to our session.
+
+By platform: as root or as a user with user namespaces, all of the above. Where a container refuses namespaces (Docker's default
+profile): no process namespace (other users' processes and ours are told apart by Landlock and by user), no bound on a working folder,
+and as an unprivileged user no limit of processes but the watched number. gVisor: no Landlock; namespaces and a root of its own where it has
+them. Without Landlock, namespaces and root, a child may read and write what our user may, and signal it: do not run untrusted code so.
+Other processors than x86_64 and aarch64: no seccomp and no Landlock. Landlock's first version (Linux 5.13 to 5.18) is not used, since it
+forbids renames that compilers' caches need; there a root of its own does its work.
 """
 
 from __future__ import annotations

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import statistics
-import subprocess
 import threading
 from pathlib import Path
+from typing import Any
 
 from evo.commands.measured import first_gpu
 
-PERIOD_MS = 200
+PERIOD_S = 0.1
 
 
 class Load:
@@ -20,32 +19,32 @@ class Load:
     def __init__(self) -> None:
         self._cpu = _cpu_times()
         self._samples: list[float] = []
-        self._process: subprocess.Popen[str] | None = None
-        tool = shutil.which("nvidia-smi")
-        if tool is not None:
-            query = [tool, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i", first_gpu(), f"-lms={PERIOD_MS}"]
-            self._process = subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            self._reader = threading.Thread(target=self._read, name="gpu load", daemon=True)
-            self._reader.start()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="gpu load", daemon=True)
+        self._thread.start()
 
     def stop(self) -> dict[str, float]:
         """Mean shares: ``cpu``, and ``gpu`` where there is one that tells."""
+        self._stopped.set()
+        self._thread.join()
         busy, total = (after - before for after, before in zip(_cpu_times(), self._cpu, strict=True))
         shares = {"cpu": busy / total if total else 0.0}
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._reader.join()
         if self._samples:
             shares["gpu"] = statistics.fmean(self._samples) / 100
         return shares
 
-    def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with contextlib.suppress(ValueError):  # "[N/A]" where the driver does not tell
-                self._samples.append(float(line))
+    def _sample(self) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            return
+        nvml: Any = pynvml
+        with contextlib.suppress(nvml.NVMLError):  # no driver, or a device that does not tell: there is no figure then
+            nvml.nvmlInit()
+            name = first_gpu()
+            handle = nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+            while not self._stopped.wait(PERIOD_S):
+                self._samples.append(float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu))
 
 
 def _cpu_times() -> tuple[float, float]:

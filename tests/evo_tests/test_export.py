@@ -18,7 +18,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 from exported_store import H200, ONLINE_SOFTMAX, Judge, lineage, write_store
 
-from evo.records import Evaluation, Variant
+from evo.records import Evaluation, TrustLevel, Variant
 from evo.reporting.export import ExportReport, export_front
 from evo.tasks.base import Task
 from evo.tasks.loading import load_task, starting_sources
@@ -229,6 +229,44 @@ def test_its_own_test_fails_on_a_wrong_kernel_and_on_swapped_configurations(repo
         "test_judged_cases_go_to_a_kernel_as_it_was_judged[short_softmax-8x6000]",
         "test_judged_cases_go_to_a_kernel_as_it_was_judged[short_softmax-1x700]",  # nearest in shape to 8x6000
     }, done.stdout
+
+
+def test_its_own_test_notices_a_kernel_that_does_something_else_later_and_one_that_lets_torch_compute(
+    report: ExportReport, copy: Path
+) -> None:
+    later, computing = (copy / "short_softmax" / path.name for path in report.tasks[0].kernels)
+    counting = "    _count.append(1)\n    if len(_count) > 2:\n        return torch.empty_like(x)\n    y = torch.empty_like(x)\n"
+    text = later.read_text().replace("    y = torch.empty_like(x)\n", counting)
+    later.write_text(text.replace("def softmax(x):", "_count = []\n\n\ndef softmax(x):"))
+    computing.write_text(re.sub(r"^    return (\w+)$", r"    return \1 + 0.0", computing.read_text(), flags=re.MULTILINE))
+    selected = ("-k", "test_what_launches_is_what_was_judged")
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", *selected, "test_front.py", folder=copy)
+    assert done.returncode == 1
+    assert "0 launches; judged with 1" in done.stdout
+    assert "torch computes aten.add" in done.stdout
+
+
+def test_a_hosted_kernel_is_exported_and_marked(task: Task, judge: Judge, tmp_path: Path) -> None:
+    source = ONLINE_SOFTMAX.replace("    return y\n", "    x.view(-1)[0].item()\n    return y\n")
+    judged = judge.passed(
+        task, ONLINE_SOFTMAX, [20.0, 9.0], [{"BLOCK": 256}, {"BLOCK": 4096, "num_warps": 8}], verify=True, how=H200
+    )
+    verdict = dataclasses.replace(_renamed(judged, task, source), trust=TrustLevel.HOSTED)
+    store = write_store(
+        tmp_path / "store.sqlite", [task], lineage(0, task.name, source, verdict, strategy="start", verify=verdict)
+    )
+    report = export_front(store, tmp_path / "front")
+    store.close()
+    text, data = report.tasks[0].kernels[0].read_text(), kernel_data(report, 0)
+    assert "Trust level: hosted." in text
+    assert "latencies are of calls" in " ".join(text.replace("# ", "").split())
+    assert data["trust"] == "hosted"
+    assert data["launches"]["64x512"] == {
+        "configuration": {"BLOCK": 256, "num_warps": 4}, "plan_hash": None, "triton": None, "target": None, "launches": None,
+    }  # fmt: skip
+    done = run_python("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_front.py", folder=report.out)
+    assert done.returncode == 0, done.stdout
+    assert "a hosted kernel: what it launches depends on the values" in done.stdout
 
 
 def test_an_earlier_export_is_replaced_whole(store: PopulationStore, copy: Path) -> None:

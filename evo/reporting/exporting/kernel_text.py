@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evo.records import CaseResult, Configuration, Evaluation, LatencyKind
+from evo.records import CaseResult, Configuration, Evaluation, LatencyKind, TrustLevel
 from evo.reporting.exporting.ancestry import Ancestor
 from evo.reporting.exporting.literals import WIDTH, literal
 from population_store.base import RunHeader
+
+HOSTED_TEXT = " Its launches depend on the values of its inputs, so it was judged in a process of its own and not by replay; latencies are of calls."
 
 
 def kernel_text(source: str, comment: str, configurations: Mapping[str, Configuration]) -> str:
@@ -45,7 +47,9 @@ def provenance(
         f"Kernel {rank} of the Pareto front of task {task}, found by triton-evolve.",
         f"Variant {evaluation.variant_id}; run {header.name}, seed {header.seed}, begun {header.created}; versions {header.versions}.",
         f"Device: {evaluation.device}. Trust level: {evaluation.trust}. "
-        + ("Verified in a fresh process." if verified else "Judged during the search, not verified again."),
+        + ("Verified in a fresh process." if verified else "Judged during the search, not verified again.")
+        + (HOSTED_TEXT if evaluation.trust is TrustLevel.HOSTED else "")
+        + (f" Besides: {'; '.join(evaluation.checks)}." if evaluation.checks else ""),
         f"Fitness {evaluation.fitness:.4f} (lower bound of the speedup against the starting kernel); error "
         f"{evaluation.error_ratio:.3f} of what is allowed; at most {evaluation.peak_bytes} bytes beyond the inputs.",
         f"Launch plan {evaluation.plan_hash}.",

@@ -9,7 +9,7 @@ from typing import Any
 
 from evo.evaluation.ladder import searched_hash
 from evo.knobs import Knobs
-from evo.records import Configuration, Evaluation, Failure, Stage, content_id
+from evo.records import Configuration, Evaluation, Failure, Stage, TrustLevel, content_id
 from evo.tasks.base import Case, Task
 from evo.tracing.plan import Kernel, Launch, LaunchPlan
 from evo.tracing.workbench import Job, Prepared, Workbench
@@ -17,7 +17,7 @@ from evo.tracing.workbench import Job, Prepared, Workbench
 
 @dataclass(frozen=True)
 class Recorded:
-    """Case name → the configuration an exported module is used in, and its plan."""
+    """Case name → the configuration an exported module is used in, and its plan (none for a hosted kernel, which cannot be traced)."""
 
     configurations: Mapping[str, Configuration]
     plans: Mapping[str, LaunchPlan]
@@ -25,15 +25,20 @@ class Recorded:
     def to_json(self) -> dict[str, Any]:
         """Per case what `test_front.py` compares launches with."""
         return {
-            name: {
-                "configuration": dict(self.configurations[name]),
-                "plan_hash": plan.plan_hash,
-                "triton": plan.triton,
-                "target": plan.target,
-                "launches": [_launch_json(plan, launch) for launch in plan.launches],
-            }
-            for name, plan in self.plans.items()
+            name: {"configuration": dict(configuration), **_plan_json(self.plans.get(name))}
+            for name, configuration in self.configurations.items()
         }
+
+
+def _plan_json(plan: LaunchPlan | None) -> dict[str, Any]:
+    if plan is None:
+        return {"plan_hash": None, "triton": None, "target": None, "launches": None}
+    return {
+        "plan_hash": plan.plan_hash,
+        "triton": plan.triton,
+        "target": plan.target,
+        "launches": [_launch_json(plan, launch) for launch in plan.launches],
+    }
 
 
 def record_launches(
@@ -57,6 +62,8 @@ def record_launches(
     Returns:
         What to write down, or why this module must not be exported.
     """
+    if evaluation.trust is TrustLevel.HOSTED:
+        return Recorded(configurations, {})
     jobs = [Job(source, task, case, configurations[case.name], binaries=False) for case in task.cases]
     judged = _judged_configurations(task, evaluation, knobs.default, configurations)
     extra = [(case, conf) for case, conf in judged if conf != configurations[case.name]]

@@ -130,6 +130,7 @@ def _kernel_json(kernel: Written, header: RunHeader) -> dict[str, Any]:
         "trust": evaluation.trust,
         "latency_kind": evaluation.latency_kind,
         "verified": kernel.member.verified,
+        "checks": list(evaluation.checks),
         "fitness": evaluation.fitness,
         "error_ratio": evaluation.error_ratio,
         "peak_bytes": evaluation.peak_bytes,
@@ -150,6 +151,7 @@ def _task_json(task: Task, kernels: Sequence[Written]) -> dict[str, Any]:
         "reference": task.reference.__name__,
         "oracle": task.oracle,
         "tolerance": asdict(task.tolerance),
+        "operators": sorted(task.operators),
         "kernels": [kernel.name for kernel in kernels],
         "cases": [
             {"name": case.name, "group": group, "arguments": [_argument_json(item) for item in case.arguments]}

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from evo.tracing.landlock import CHANGE, DEVICE, READ, READ_DIR, READ_FILE, USE, WRITE_FILE, Grant
+from evo.tracing.landlock import CHANGE, DEVICE, READ, READ_DIR, READ_FILE, TRUNCATE, USE, WRITE_FILE, Grant
 
 SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/nix/store", "/gnu/store")
 SETTINGS = (
@@ -54,7 +54,7 @@ def granted(*, gpu: bool, readable: Sequence[str], writable: Sequence[str], own_
     if gpu:
         grants += [Grant(path, READ) for path in GPU_FILES]
         grants += [Grant(str(path), DEVICE | READ_DIR) for path in Path("/dev").glob("nvidia*")]
-        grants.append(Grant("/proc/self/task", READ | WRITE_FILE))  # names of threads
+        grants.append(Grant("/proc/self/task", READ | WRITE_FILE | TRUNCATE))  # CUDA names its threads there
     return grants
 
 

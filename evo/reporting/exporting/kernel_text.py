@@ -13,7 +13,9 @@ from evo.reporting.exporting.ancestry import Ancestor
 from evo.reporting.exporting.literals import WIDTH, literal
 from population_store.base import RunHeader
 
-HOSTED_TEXT = " Its launches depend on the values of its inputs, so it was judged in a process of its own and not by replay; latencies are of calls."
+HOSTED_TEXT = (
+    " Its launches depend on values of its inputs, so it was judged in its own process, not replayed; latencies are of calls."
+)
 
 
 def kernel_text(source: str, comment: str, configurations: Mapping[str, Configuration]) -> str:

@@ -161,11 +161,11 @@ class Workbench:
 
     def close(self) -> None:
         """Ends all processes and cancels what is not done. Idempotent."""
-        self._pool.close()
+        for shelf in (self._plans, self._binaries):
+            shelf.close()  # first: that a process was ended is no verdict
         for zygote in self._zygotes:
             zygote.close()
-        self._plans.close()
-        self._binaries.close()
+        self._pool.close()
 
     def _trace(self, batch: Sequence[tuple[Hashable, Job]], priority: int, bench: Bench) -> None:
         wanted = [(key, job) for key, job in batch if self._plans.begin(key)]

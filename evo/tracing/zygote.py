@@ -6,7 +6,6 @@ The process behind a `Zygote` does nothing but import and fork, and sees request
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import json
@@ -25,7 +24,6 @@ from typing import Any, Protocol
 
 from evo.errors import SandboxError
 
-PR_SET_PDEATHSIG = 1
 MAX_MESSAGE_BYTES = 1 << 17
 """Settings and environment of one server, in JSON."""
 
@@ -103,6 +101,7 @@ class Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._home: Path | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     def launch(self, settings: Mapping[str, Any], environment: Mapping[str, str], connection: socket.socket) -> Process:
@@ -114,12 +113,12 @@ class Zygote:
             connection: The server's end of its connection to its owner, who keeps its own copy.
 
         Raises:
-            SandboxError: The zygote does not start.
+            SandboxError: The zygote does not start, or was closed.
         """
         message = json.dumps({"settings": settings, "environment": dict(environment)}).encode()
         with self._lock:
             pidfd = self._fork(message, connection) if self._lives() else None
-            if pidfd is None:
+            if pidfd is None and not self._closed:
                 self._start(settings, environment)
                 pidfd = self._fork(message, connection)
             if pidfd is None:
@@ -128,7 +127,8 @@ class Zygote:
         return Offspring(pidfd)
 
     def close(self) -> None:
-        """Ends the process; servers that still live end with it. Idempotent."""
+        """Ends the process, and with it all servers that still live; it starts no more. Idempotent."""
+        self._closed = True
         if (process := self._process) is not None:
             process.terminate()  # who waits for it under the lock waits no more
         with self._lock:
@@ -183,7 +183,7 @@ def serve(control: socket.socket, home: Path, preload: list[str]) -> None:
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the owner's to handle
     try:
         for module in preload:
             importlib.import_module(module)
@@ -196,10 +196,12 @@ def serve(control: socket.socket, home: Path, preload: list[str]) -> None:
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # a fork must not end as its zygote does
             pid = os.fork()
             if pid == 0:
                 control.close()
                 _become(json.loads(data), socket.socket(fileno=descriptors[0]))
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             os.close(descriptors[0])
             pidfd = os.pidfd_open(pid)  # not yet waited for, so it is there even if it ended
             socket.send_fds(control, [b"born"], [pidfd])
@@ -214,6 +216,7 @@ def _become(message: dict[str, Any], connection: socket.socket) -> None:
 
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         os.environ.clear()
         os.environ.update(message["environment"])
         os.chdir(message["settings"]["home"])

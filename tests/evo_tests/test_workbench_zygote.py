@@ -16,6 +16,7 @@ import pytest
 from evo.errors import SandboxError, WorkerDied
 from evo.tracing.sandbox import ForkServer, Limits
 from evo.tracing.zygote import Zygote
+from tests.evo_tests.running_processes import descendants, kill, titled
 
 CHILDREN = "tests.evo_tests.sandbox_children"
 
@@ -64,17 +65,30 @@ def test_secrets_of_the_caller_reach_no_server(zygote: Zygote, monkeypatch: pyte
         server.close()
 
 
-def test_a_server_whose_zygote_ended_is_started_by_another(zygote: Zygote) -> None:
+def test_a_server_whose_zygote_was_killed_is_started_by_another(zygote: Zygote) -> None:
     server = server_of(zygote)
     try:
         before = home(server)
-        zygote.close()
+        for pid in titled(descendants(os.getpid()), "evo.tracing.zygote"):
+            kill(pid)
         after = before
-        while after == before:  # it ends with its zygote, in the middle of a call or between two
+        while after == before:  # a call may have been under way
             with contextlib.suppress(WorkerDied):
                 after = home(server)
-        assert not before.exists()
         assert after.exists()
+    finally:
+        server.close()
+
+
+def test_servers_end_with_their_zygote_and_none_is_started_any_more(zygote: Zygote) -> None:
+    server = server_of(zygote)
+    try:
+        folder = home(server)
+        zygote.close()
+        server.close()
+        assert not folder.exists()
+        with pytest.raises(SandboxError):
+            server.start()
     finally:
         server.close()
 

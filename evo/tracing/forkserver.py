@@ -101,6 +101,7 @@ def serve(connection: socket.socket, settings: dict[str, Any], namespaces: Names
     gc.freeze()  # children share these pages
     home, gpu = Path(settings["home"]), bool(settings["gpu"])
     setting = Setting(Limits(**settings["limits"]), home, gpu, namespaces, prepare(home, namespaces, gpu=gpu))
+    os.environ.pop("TRITON_EVOLVE_HOME", None)  # told by now what is private, and no candidate's business
     changes = {keep: os.geteuid() == 0 and privileges.can_change_user(may_read_all=keep) for keep in (False, True)}
     send_message(connection, {"ready": True})
     while True:

@@ -32,18 +32,16 @@ def drop(*, may_read_all: bool) -> bool:
     """Gives up root and every capability, in a process with no new privileges; tells whether the process is now a user of its own.
 
     Args:
-        may_read_all: Keep a capability to read all files where we are root; where none can be kept, the user stays, without capabilities.
+        may_read_all: Keep a capability to read all files where we are root. Where it cannot be handed on to programs, the user stays.
     """
-    kept = _keep_reading() if may_read_all and os.geteuid() == 0 else None
-    changes = os.geteuid() == 0 and (not may_read_all or kept is not None)
+    reading = _reading_capability() if may_read_all and os.geteuid() == 0 else None
+    changes = os.geteuid() == 0 and (not may_read_all or (reading is not None and _can_hand_on(reading)))
     with contextlib.suppress(OSError):  # an old or emulated kernel, which gives programs no capabilities this way either
         prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     changed = changes and _become_nobody(keep=may_read_all)
-    if kept is None or not changed:
-        _set_capabilities(0)
-    else:
-        _set_capabilities(1 << kept)
-        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, kept)
+    _set_capabilities(0 if reading is None else 1 << reading)
+    if changed and reading is not None:
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, reading)
     return changed
 
 
@@ -83,18 +81,20 @@ def _become_nobody(*, keep: bool) -> bool:
     return True
 
 
-def _keep_reading() -> int | None:
-    """The capability to read all files that can be made ambient: if none, programs that are started would not find their files."""
+def _reading_capability() -> int | None:
+    """One of ours that lets a process read all files."""
     permitted = _status("CapPrm")
-    for capability in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE):
-        if permitted >> capability & 1:
-            try:
-                _set_capabilities(permitted, inheritable=1 << capability)
-                prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
-            except OSError:  # an old or emulated kernel
-                return None
-            return capability
-    return None
+    return next((item for item in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE) if permitted >> item & 1), None)
+
+
+def _can_hand_on(capability: int) -> bool:
+    """Whether a capability can be made ambient: without, programs that are started by another user would not find their files."""
+    try:
+        _set_capabilities(_status("CapPrm"), inheritable=1 << capability)
+        prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability)
+    except OSError:  # an old or emulated kernel
+        return False
+    return True
 
 
 def _status(field: str) -> int:

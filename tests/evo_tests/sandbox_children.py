@@ -214,3 +214,10 @@ def threads_and_tools(request: dict[str, Any]) -> dict[str, Any]:
 def spin(request: dict[str, Any]) -> dict[str, Any]:
     while True:
         pass
+
+
+def resources(request: dict[str, Any]) -> dict[str, Any]:
+    import resource
+
+    names = ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_NPROC")
+    return {name: resource.getrlimit(getattr(resource, name)) for name in names}

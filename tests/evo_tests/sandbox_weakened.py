@@ -16,7 +16,9 @@ LAYERS = {
     "namespaces": [(272, 97), (308, 268), (165, 40)],
     "mounts": [(165, 40)],
     "landlock": [(444, 444)],
+    "seccomp": [(317, 277)],
 }
+PRCTL = (157, 167)
 KEPT_BY_CONTAINERS = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 """Capabilities of Docker's default set."""
 
@@ -27,6 +29,8 @@ def refuse(layers: list[str]) -> None:
     for layer in layers:
         for numbers in LAYERS[layer]:
             code += [(0x15, 0, 1, numbers[COLUMN]), (0x06, 0, 0, 0x50000 | errno.EPERM)]
+    if "seccomp" in layers:  # also by prctl, whose first argument lies at 16
+        code += [(0x15, 0, 3, PRCTL[COLUMN]), (0x20, 0, 0, 16), (0x15, 0, 1, 22), (0x06, 0, 0, 0x50000 | errno.EPERM)]
     code += [(0x06, 0, 0, 0x7FFF0000)]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(program)))

@@ -110,6 +110,13 @@ def test_memory_and_files_are_limited(server: ForkServer) -> None:
     assert call(server, "write_file", nbytes=4 << 20)["error"] == "OSError"
 
 
+def test_limits_are_hard_and_no_core_is_dumped(server: ForkServer) -> None:
+    found = call(server, "resources")
+    expected = {"RLIMIT_CPU": 20, "RLIMIT_FSIZE": 1 << 20, "RLIMIT_NOFILE": 256, "RLIMIT_CORE": 0}
+    expected |= {"RLIMIT_NPROC": 512} if abilities()["number of processes limited"] else {}
+    assert {name: found[name] for name in expected} == {name: [value, value] for name, value in expected.items()}
+
+
 def test_cpu_seconds_are_limited() -> None:
     server = ForkServer("test", Limits(cpu_s=1))
     try:

@@ -160,3 +160,13 @@ def test_without_mounts_the_rest_holds(home: str) -> None:
     assert not able["own /proc"]
     assert able["own process namespace"]
     assert loose(results) == DISK
+
+
+@needs_root
+@pytest.mark.parametrize(("also", "layer"), [([], "Landlock"), (["landlock"], "network namespace")])
+def test_without_seccomp_the_network_is_still_out_of_reach(home: str, also: list[str], layer: str) -> None:
+    able, results = weakened(home, refuse=["seccomp", *also], uid=STRANGER)
+    assert not able["system calls filtered by seccomp"]
+    # The kernel is open to more attacks, and a server's calls can talk to each other.
+    assert loose(results) <= {"gains capabilities in a new user namespace", "leaves shared memory behind for the next call"}
+    assert results["connects to the caller by TCP"].how.startswith(layer)

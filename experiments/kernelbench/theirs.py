@@ -88,12 +88,7 @@ def answer(evaluate: Callable[..., Any], request: Mapping[str, str]) -> dict[str
         )  # fmt: skip
     except Exception as error:  # noqa: BLE001  the suite's own failure is a result of this comparison
         traceback.print_exc()
-        return {
-            "seconds": time.monotonic() - started,
-            "compiled": False,
-            "correct": False,
-            "notes": f"{type(error).__name__}: {error}",
-        }
+        return {"not_run": f"KernelBench's evaluator raised {type(error).__name__}: {error}"}
     seconds = time.monotonic() - started
     if result is None:
         return {"not_run": "KernelBench's evaluator gave no result"}

@@ -162,22 +162,21 @@ def _setting(path: Path, constants: Constants, notes: list[str]) -> Setting:
         with FakeTensorMode(), Recorder() as recorder:
             given = module["get_inputs"]()
         arguments = [recorder.argument(item, f"{path.name}: input {position}") for position, item in enumerate(given)]
-        notes.extend(recorder.notes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             init = module["get_init_inputs"]()
             model: torch.nn.Module = module["Model"](*init)
+        if next(model.buffers(), None) is not None:
+            raise TaskError(str(path), given="a model with buffers", allowed="inputs and parameters")
+        inputs, name = len(arguments), _named(arguments)
+        arguments += [_parameter(parameter) for parameter in model.parameters()]
+        moved, flops = _work(model, arguments[:inputs])
     except TaskError:
         raise
     except Exception as error:
-        raise TaskError(
-            str(path), given=f"{type(error).__name__}: {error}", action="get_inputs or Model cannot be run"
-        ) from error
-    if next(model.buffers(), None) is not None:
-        raise TaskError(str(path), given="a model with buffers", allowed="inputs and parameters")
-    inputs, name = len(arguments), _named(arguments)
-    arguments += [_parameter(parameter) for parameter in model.parameters()]
-    moved, flops = _work(model, arguments[:inputs])
+        action = "get_inputs, Model and its forward must run"
+        raise TaskError(str(path), given=f"{type(error).__name__}: {error}", action=action) from error
+    notes.extend(recorder.notes)
     moved += sum(item.nbytes for item in arguments if isinstance(item, TensorSpec))
     return Setting(Case(name, tuple(arguments), moved, flops), model.requires_grad_(False), inputs)
 

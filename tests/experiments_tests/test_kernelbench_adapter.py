@@ -1,0 +1,128 @@
+"""Problem files in KernelBench's form become tasks: distributions without data, shrunk cases, a reference per shape, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from evo.errors import TaskError
+from evo.tasks.base import TensorSpec
+from evo.tasks.inputs import make_inputs
+from evo.tasks.loading import load_task
+from experiments.suites.kernelbench import find_problem, problem_task, read_problem, task_file
+
+NORM = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x):
+        return self.norm(x)
+
+
+rows = 1 << 20
+width = 1 << 12
+
+
+def get_inputs():
+    return [torch.rand(rows, width) * 4 - 2]
+
+
+def get_init_inputs():
+    return [width]
+"""
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def kernel(x_ptr):
+    pass
+
+def forward(x, weight, bias):
+    return x
+"""
+
+
+def problem(folder: Path, text: str, name: str = "7_Norm_.py") -> Path:
+    level = folder / "KernelBench" / "level1"
+    level.mkdir(parents=True, exist_ok=True)
+    (level / name).write_text(text)
+    return level / name
+
+
+def inputs_of(folder: Path, drawn: str) -> tuple[object, ...]:
+    text = NORM.replace("torch.rand(rows, width) * 4 - 2", drawn).replace("self.norm(x)", "x + x")
+    return read_problem(problem(folder, text), []).training.case.arguments
+
+
+def test_a_problem_of_gigabytes_is_read_without_drawing_its_inputs(tmp_path: Path) -> None:
+    path = problem(tmp_path, NORM)
+    assert find_problem(tmp_path, 1, 7) == path
+    task = problem_task(path, [{"rows": 3, "width": 5}], [KERNEL])
+    (case,) = task.training_cases
+    x, weight, bias = case.arguments
+    assert x == TensorSpec((1 << 20, 1 << 12), "float32", "uniform", low=-2.0, high=2.0)
+    assert weight == TensorSpec((1 << 12,), "float32", "uniform", low=0.5, high=1.5)
+    assert bias == TensorSpec((1 << 12,), "float32", "uniform", low=-0.5, high=0.5)
+    assert case.bytes == 2 * x.nbytes + weight.nbytes + bias.nbytes
+    assert (task.name, case.name) == ("kernelbench_1_7", "1048576x4096")
+
+
+def test_small_cases_shrink_the_model_too_and_weights_count(tmp_path: Path) -> None:
+    file = task_file(tmp_path, problem(tmp_path, NORM), [{"rows": 3, "width": 5}, {"rows": 2, "width": 33}], [KERNEL])
+    task = load_task(str(file))
+    for case in task.small_cases:
+        x, weight, bias = make_inputs(task, case, 0, "cpu").arguments
+        expected = torch.nn.functional.layer_norm(x, (x.shape[1],), weight, bias)
+        assert torch.equal(task.reference(x, weight, bias), expected)
+        assert not torch.allclose(task.reference(x, weight, bias), torch.nn.functional.layer_norm(x, (x.shape[1],)))
+
+
+def test_distributions_follow_scaling_shifting_and_casting(tmp_path: Path) -> None:
+    (half,) = inputs_of(tmp_path, "(0.5 * torch.randn(rows, width)).half()")[:1]
+    assert half == TensorSpec((1 << 20, 1 << 12), "float16", "normal", scale=0.5)
+    (labels,) = inputs_of(tmp_path, "torch.randint(0, 10, (rows, width))")[:1]
+    assert labels == TensorSpec((1 << 20, 1 << 12), "int64", "integers", low=0.0, high=10.0)
+    (upside_down,) = inputs_of(tmp_path, "1 - torch.rand(rows, width) / 2")[:1]
+    assert upside_down == TensorSpec((1 << 20, 1 << 12), "float32", "uniform", low=0.5, high=1.0)
+
+
+def test_a_random_factor_is_noted(tmp_path: Path) -> None:
+    text = NORM.replace("torch.rand(rows, width) * 4 - 2", "torch.rand(rows, width) * torch.rand(())")
+    read = read_problem(problem(tmp_path, text), [])
+    assert read.notes == ("a random scalar that scales an input counts as 1",)
+    assert read.training.case.arguments[0] == TensorSpec((1 << 20, 1 << 12), "float32", "uniform")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("* 4 - 2", ".softmax(dim=-1)", "softmax"),
+        ("torch.rand(rows, width) * 4 - 2", "torch.triu(torch.rand(rows, width))", "triu"),
+        ("torch.rand(rows, width) * 4 - 2", "'text'", "a str"),
+        ("nn.LayerNorm(width)", "nn.BatchNorm1d(width)", "buffers"),
+        ("def get_inputs", "def inputs", "get_inputs"),
+        ("[width]", "[no_such_name]", "no_such_name"),
+    ],
+)
+def test_what_no_task_can_say_is_refused_with_a_reason(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    with pytest.raises(TaskError, match=reason):
+        read_problem(problem(tmp_path, NORM.replace(old, new)), [])
+
+
+def test_an_unknown_constant_and_a_missing_problem_are_named(tmp_path: Path) -> None:
+    path = problem(tmp_path, NORM)
+    with pytest.raises(TaskError, match=r"constant columns.*rows"):
+        read_problem(path, [{"columns": 3}])
+    with pytest.raises(TaskError, match="problem 8 of level 1"):
+        find_problem(tmp_path, 1, 8)

@@ -76,7 +76,7 @@ def main() -> None:
         starts = {name: baseline_of(rows[name]) for name in names}
     session: dict[str, Any] = {
         "command": " ".join(["python", *sys.argv]),
-        **versions(),
+        **versions(options.commit),
         "ceiling": vars(ceiling),
         "seed": config["seed"],
     }

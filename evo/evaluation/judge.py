@@ -44,14 +44,17 @@ class Judge:
             torch.OutOfMemoryError: The oracle's answer does not fit even alone.
         """
         try:
-            expected = self._oracle.expected(task, case, draw)
-            verdict = self._judge(task, case, draw, _moved(outputs, self._oracle.device), expected, stage)
+            verdict = self._judge_on_device(task, case, draw, outputs, stage)
         except torch.OutOfMemoryError:
             verdict = None
         if verdict is None:  # out of the handler, which holds the frames and so the tensors that did not fit
             verdict = self._judge_on_host(task, case, draw, outputs, stage)
         where = ", ".join(filter(None, (f"case {case.name}", draw.words)))
         return dataclasses.replace(verdict, message=f"{where}: {verdict.message}")
+
+    def _judge_on_device(self, task: Task, case: Case, draw: Draw, outputs: Outputs, stage: Stage) -> Verdict | Failure:
+        expected = self._oracle.expected(task, case, draw)
+        return self._judge(task, case, draw, _moved(outputs, self._oracle.device), expected, stage)
 
     def _judge_on_host(self, task: Task, case: Case, draw: Draw, outputs: Outputs, stage: Stage) -> Verdict | Failure:
         host = torch.device("cpu")

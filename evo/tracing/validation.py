@@ -16,6 +16,7 @@ _NAME = re.compile(r"[A-Za-z_$][\w$.]{0,255}")
 _TYPE = re.compile(r"(\*k?[a-z0-9]+|constexpr|nvTmaDesc|tensordesc(_im2col)?<[\w\[\], =]+>|[a-z]+\d+(e\d+(b\d+)?(nv|fnuz)?)?)")
 _OPERATOR = re.compile(r"[a-z_0-9]+\.[A-Za-z_0-9]+")
 _MAX_NESTING = 32
+_CONSTANTS = ("strided", "contiguous_format", "preserve_format", "channels_last")
 _TARGET = re.compile(r"(cuda:\d{2,3}|hip:gfx[0-9a-f]{3,4})")
 
 
@@ -59,6 +60,7 @@ def _parse(data: Any) -> p.LaunchPlan:
         for step in steps[phase]:
             _check_step(step, plan, live)
     _check_prepare(plan)
+    _check_outputs(plan.outputs)
     for reference in _references(plan.outputs):
         _require(values[_integer(reference, 0, len(values) - 1, "output")].storage in live, "an output nobody made")
     return plan
@@ -86,11 +88,33 @@ def _check_step(step: p.Step, plan: p.LaunchPlan, live: set[int]) -> None:
         _require(step.name not in p.EMPTY_OPERATORS, f"{step.name}: undefined memory is allocated, not computed")
         for reference in [*_references(list(step.arguments)), *_references(dict(step.keywords))]:
             _check_value(reference, plan, live)
+        _require(all(isinstance(key, str) and key.isidentifier() for key in step.keywords), "an operator's keywords")
+        for item in [*step.arguments, *step.keywords.values()]:
+            _check_operand(item)
         for result in step.results:
             if result is not None:
                 live.add(plan.values[_integer(result, 0, len(plan.values) - 1, "result")].storage)
     else:
         _check_launch(step, plan, live)
+
+
+def _check_operand(item: Any) -> None:
+    """An argument of a torch operator: plain, or one of the forms that `Operator` names."""
+    if isinstance(item, dict):
+        key, value = next(iter(item.items()), ("", None))
+        known = {"dtype": tuple(p.VALUE_DTYPES), "device": (True,), "constant": _CONSTANTS}.get(key, ())
+        _require(len(item) == 1 and (key == "value" or value in known), f"an operator's argument {item!r}")
+    elif isinstance(item, list | tuple):
+        for inner in item:
+            _check_operand(inner)
+
+
+def _check_outputs(node: Any) -> None:
+    """What the entry returned, in the forms that `LaunchPlan.outputs` names."""
+    if isinstance(node, dict) and set(node) != {"value"}:
+        _require(set(node) != {"list"} or isinstance(node["list"], list), "an output that is no list")
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ():
+        _check_outputs(inner)
 
 
 def _check_launch(step: p.Launch, plan: p.LaunchPlan, live: set[int]) -> None:

@@ -7,8 +7,9 @@ A timed run (by the host's clock, of a call as a user makes it: wrapper, launche
 fresh input sets are lent, the clock starts, the process goes on and is asked for all sets in random order; at its answer, randomly
 chosen pieces of the outputs are copied, and then the clock is read. What the same request to a module that does nothing takes is
 subtracted. All outputs are judged afterwards and must hold the pieces seen at first. So returning early, caching, threads, side streams
-and working ahead give wrong outputs or save no time. What this does not cover: work that a process left on the device beforehand and that
-waits there for its inputs. It would slow the host's own kernels, which is looked for.
+and working ahead give wrong outputs or save no time. What this does not cover: kernels that were left running on the device and wait there
+for their inputs (they slow the host's own kernels, which is looked for), and processes that a candidate started and detached, which
+are not stopped with it.
 
 The judge may live here because nothing of a candidate does: its process can reach no memory of this one but the blocks it was lent, which
 hold nothing else, and this process opens nothing that a candidate made.
@@ -31,7 +32,6 @@ from evo.evaluation.hosted_sides import HostedWork, Sides
 from evo.evaluation.hosted_timing import Stopwatch
 from evo.evaluation.inputs import make_inputs
 from evo.evaluation.judge import Judge
-from evo.evaluation.judge_child import ORACLE_BYTES
 from evo.evaluation.oracle import Outputs, flatten_outputs
 from evo.evaluation.runner import Execution, PlainMemory, load_plan, set_scratch_allocator
 from evo.evaluation.tier import Checked, Timing
@@ -41,7 +41,8 @@ from evo.tasks.draws import Draw
 from evo.tracing.compiler import Binary
 from evo.tracing.plan import LaunchPlan
 
-SMALL_ORACLE_BYTES = 256 << 20
+ORACLE_BYTES = {"cuda": 2 << 30, "cpu": 256 << 20}
+"""Only answers for checks are asked for twice; those for timed calls never are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +64,7 @@ class HostProcess:
     def __init__(self, device: str) -> None:
         self._device = device
         self._sides = Sides(device)
-        self._judge = Judge(device, ORACLE_BYTES if device == "cuda" else SMALL_ORACLE_BYTES)
+        self._judge = Judge(device, ORACLE_BYTES[device])
         self._stopwatch = Stopwatch(self._sides, self._judge)
 
     def describe(self, deadline_s: float) -> dict[str, Any]:

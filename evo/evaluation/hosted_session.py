@@ -21,7 +21,7 @@ from evo.evaluation.hosted_child import SOCKET
 from evo.records import Failure, Stage, Status
 from evo.tracing.sandbox import ForkServer, send_message
 
-MAX_REPLY_BYTES = 4 << 20
+MAX_REPLY_BYTES = 32 << 20
 MAX_LIFE_S = 3600.0
 """Longest life of a candidate process, whatever its host does."""
 END_S = 20.0

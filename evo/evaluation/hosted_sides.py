@@ -119,7 +119,7 @@ class Sides:
                 lending.close()
 
     def ipc_works(self, deadline_s: float) -> bool:
-        """Whether a candidate's process can open memory of this one by CUDA IPC; it is tried once, and remembered in `by_ipc`."""
+        """Whether a candidate's process can open memory of this one by CUDA IPC; tried before there is a candidate, and remembered."""
         try:
             block = SharedBlock(GUARD_BYTES, by_ipc=True)
         except DeviceError:
@@ -130,7 +130,7 @@ class Sides:
                 "device": self.device, "source": "def entry():\n    return None\n", "entry": "entry", "form": "function",
                 "configuration": {}, "init_arguments": [], "backward": False, "mutates": [], "target": None,
             }  # fmt: skip
-            process = self._process("baseline", request, deadline_s)
+            process = self._process("candidate", request, deadline_s)
             try:
                 process.ask("load")
                 answer = process.ask("lend", blocks=[block.handle], sets=[], slot_bytes=0)

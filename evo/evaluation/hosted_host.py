@@ -63,6 +63,7 @@ class HostProcess:
 
     def __init__(self, device: str) -> None:
         self._device = device
+        self._described: dict[str, Any] = {}
         self._sides = Sides(device)
         self._judge = Judge(device, ORACLE_BYTES[device])
         self._stopwatch = Stopwatch(self._sides, self._judge)
@@ -70,9 +71,10 @@ class HostProcess:
     def describe(self, deadline_s: float) -> dict[str, Any]:
         """The device's name, and whether candidates get memory by CUDA IPC; else it is copied through the host's, which takes time on both
         sides of a comparison and so brings speedups nearer to 1."""
-        if self._device == "cpu":
-            return {"name": "cpu", "ipc": False}
-        return {"name": torch.cuda.get_device_name(0), "ipc": self._sides.ipc_works(deadline_s)}
+        if not self._described:
+            by_ipc = self._device == "cuda" and self._sides.ipc_works(deadline_s)
+            self._described = {"name": torch.cuda.get_device_name(0) if self._device == "cuda" else "cpu", "ipc": by_ipc}
+        return self._described
 
     def check(self, work: HostedWork, case: str, draws: Sequence[Draw], deadline_s: float) -> Checked | Failure:
         """Runs the module on the inputs of each draw (seeds already secret) and judges what it computed; the first failure ends it."""

@@ -36,7 +36,7 @@ class HostedFailure(Exception):
 
 
 class HostedProcess:
-    """One disposable process with a candidate in it. Nothing it answers is believed; see `evo.evaluation.hosted_outputs`.
+    """One disposable process with a candidate in it. Nothing it answers is believed; see `evo.evaluation.hosted_lending`.
 
     Args:
         server: Forks it; serves nobody else while this process lives. Started by the caller, in a thread that outlives it.
@@ -48,8 +48,8 @@ class HostedProcess:
     """
 
     def __init__(self, server: ForkServer, request: Mapping[str, Any], *, deadline_s: float) -> None:
+        self._server = server
         self._deadline_s = deadline_s
-        self._sent: set[int] = set()
         self._folder = Path(tempfile.mkdtemp(prefix="hosted-"))
         self._reason = "exit"
         listener = socket.socket(socket.AF_UNIX)
@@ -62,6 +62,7 @@ class HostedProcess:
             self._thread.start()
             self._connection, _ = listener.accept()
         except OSError as error:
+            server.close()  # it may be in a call that nobody will end
             shutil.rmtree(self._folder, ignore_errors=True)
             raise SandboxError(f"a hosted process cannot be started: {error}") from error
         finally:
@@ -112,6 +113,9 @@ class HostedProcess:
         self._signal(signal.SIGKILL)
         self._connection.close()
         self._thread.join(END_S)
+        if self._thread.is_alive():  # the server serves one call at a time, and cannot serve the next process
+            self._server.close()
+            self._thread.join(END_S)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _serve(self, server: ForkServer, request: dict[str, Any]) -> None:

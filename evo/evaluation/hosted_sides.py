@@ -120,6 +120,7 @@ class Sides:
 
     def ipc_works(self, deadline_s: float) -> bool:
         """Whether a candidate's process can open memory of this one by CUDA IPC; tried before there is a candidate, and remembered."""
+        self.shut("candidate")
         try:
             block = SharedBlock(GUARD_BYTES, by_ipc=True)
         except DeviceError:

@@ -66,6 +66,9 @@ def enter(tree: Path) -> None:
     syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")
     libc("umount2", b".", _MNT_DETACH)  # the old root, which lies on the new one
     os.chdir("/")
+    mount(
+        "none", "/", "none", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | MS_NOSUID | MS_NODEV
+    )  # what it held would be there in the next call
 
 
 def can_enter(tree: Path) -> bool:

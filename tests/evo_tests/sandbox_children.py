@@ -221,3 +221,9 @@ def resources(request: dict[str, Any]) -> dict[str, Any]:
 
     names = ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_CORE", "RLIMIT_NPROC")
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}
+
+
+def writable_mounts(request: dict[str, Any]) -> dict[str, Any]:
+    """Folders that something is mounted on and not read-only."""
+    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return {"folders": [line[4] for line in lines if "rw" in line[5].split(",") and os.path.isdir(line[4])], "own": os.getcwd()}

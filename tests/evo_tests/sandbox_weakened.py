@@ -56,10 +56,13 @@ def main() -> None:
         # A program's start makes all that count, as if it had been so since the login.
         os.execv(sys.executable, [sys.executable, __file__, json.dumps({**wanted, "again": True})])
     from evo.tracing.probes import run_probes
-    from evo.tracing.sandbox import abilities
+    from evo.tracing.sandbox import ForkServer, Limits, abilities
 
     results = [dataclasses.asdict(result) for result in run_probes(gpu=wanted.get("gpu", False))]
-    json.dump({"abilities": abilities(), "results": results}, sys.stdout)
+    server = ForkServer("test", Limits())
+    mounts = server.call("tests.evo_tests.sandbox_children:writable_mounts", {}, deadline_s=30)
+    server.close()
+    json.dump({"abilities": abilities(), "results": results, "mounts": mounts}, sys.stdout)
 
 
 main()

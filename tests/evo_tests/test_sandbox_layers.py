@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from evo.tracing.privileges import others_can_reach
+from evo.tracing.privileges import NOBODY, others_can_reach
 from evo.tracing.probes import PROBES, ProbeResult, run_probes
 from evo.tracing.sandbox import abilities, search_path
 
@@ -63,6 +63,9 @@ def weakened(home: str, **wanted: Any) -> tuple[dict[str, bool], dict[str, Probe
         timeout=60,
     )
     found = json.loads(done.stdout)
+    if not found["abilities"]["TCP refused by Landlock"] and found["abilities"]["own /proc"]:
+        mounts = found["mounts"]  # a root of its own, in which only the working folder can be written
+        assert set(mounts["folders"]) == {"/proc", mounts["own"]}
     return found["abilities"], {result["name"]: ProbeResult(**result) for result in found["results"]}
 
 
@@ -85,6 +88,19 @@ def test_every_probe_is_contained_for_a_user_without_rights(home: str) -> None:
     able, results = weakened(home, refuse=[], uid=STRANGER)
     assert [name for name, there in able.items() if not there] == ["user of its own"]
     assert loose(results) == set()
+
+
+@needs_root
+def test_a_child_of_root_has_no_capability_where_packages_are_public() -> None:
+    program = (
+        "import json; from evo.tracing.sandbox import ForkServer, Limits; server = ForkServer('test', Limits());"
+        "print(json.dumps(server.call('tests.evo_tests.sandbox_children:identity', {}, deadline_s=30))); server.close()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([interpreter(), "-c", program], env=environment, cwd="/", capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert found["uid"] == NOBODY
+    assert [found[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")] == [0, 0, 0, 0]
 
 
 FILES = {"reads a private file in the user's home", "reads the store"}

@@ -3,7 +3,7 @@
     python experiments/task_table.py runs/evolve.sqlite --out experiments/results/h200_tasks
 
 Writes OUT.json (every figure with its interval, and what it was measured with) and OUT.md (the table). Device latency: CUDA graphs over
-input sets that exceed twice the L2 cache, all sides in random order within a round, medians; ratios with 95 % bootstrap intervals
+input sets that exceed twice the L2 cache, less the time of an empty graph, all sides in random order within a round, medians; ratios with 95 % bootstrap intervals
 over rounds. Call latency: wall time per call of back-to-back calls as a user makes them, wrapper and dispatch included. The roofline is
 the achievable one: copy bandwidth and fp16 matrix rate measured at the start. The variant's modules run here as Python, as their users
 run them; their verdicts come from the store.
@@ -29,6 +29,7 @@ from typing import Any
 import torch
 import triton
 
+from evo.evaluation.graphs import Stopwatch
 from evo.evaluation.inputs import make_inputs
 from evo.evaluation.statistics import case_interval, geometric_mean_interval
 from evo.records import Configuration
@@ -134,8 +135,8 @@ def measure_case(task: Task, case: Case, sides: Mapping[str, Callable[..., Any]]
     l2 = torch.cuda.get_device_properties(0).L2_cache_size
     count = max(1, min(32, -(-2 * l2 // case.bytes)))
     sets = [make_inputs(task, case, 1000 + index, "cuda").arguments for index in range(count)]
-    scrub = torch.empty(2 * l2, dtype=torch.uint8, device="cuda")
-    graphs = {side: captured(call, sets) for side, call in sides.items()}
+    stopwatch = Stopwatch(torch.device("cuda:0"), l2)
+    graphs = {side: captured(call, sets, stopwatch) for side, call in sides.items()}
     order = random.Random(case.name)
     device: dict[str, list[float]] = {side: [] for side in sides}
     repeat: list[float] = []
@@ -144,7 +145,7 @@ def measure_case(task: Task, case: Case, sides: Mapping[str, Callable[..., Any]]
         order.shuffle(names)
         for name in names:
             graph, calls = graphs["best" if name == "again" else name]
-            (repeat if name == "again" else device[name]).append(replay_us(graph, calls, scrub))
+            (repeat if name == "again" else device[name]).append(stopwatch.replay_us(graph) / calls)
     del graphs
     calls_us = {side: call_us(call, sets) for side, call in sides.items()}
     best = statistics.median(device["best"])
@@ -162,45 +163,18 @@ def measure_case(task: Task, case: Case, sides: Mapping[str, Callable[..., Any]]
     }
 
 
-def captured(call: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> tuple[torch.cuda.CUDAGraph, int]:
+def captured(call: Callable[..., Any], sets: Sequence[tuple[Any, ...]], stopwatch: Stopwatch) -> tuple[torch.cuda.CUDAGraph, int]:
     """A CUDA graph of several calls over all input sets, and how many calls it holds."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    begin, end = event(), event()
-    with torch.cuda.stream(stream), torch.no_grad():
-        for arguments in [*sets, sets[0]]:
+    with torch.no_grad():
+        for arguments in sets:
             call(*arguments)
-        begin.record(stream)
-        call(*sets[0])
-        end.record(stream)
-    torch.cuda.synchronize()
-    once_us = max(begin.elapsed_time(end) * 1e3, 2.0)
+    once_us = max(0.5, stopwatch.once_us(lambda: call(*sets[0])))
     rounds = max(1, min(400 // len(sets), round(GRAPH_US / (once_us * len(sets)))))
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph), torch.no_grad():
-        for _ in range(rounds):
-            for arguments in sets:
-                call(*arguments)
+    graph = stopwatch.capture(lambda: [call(*arguments) for _ in range(rounds) for arguments in sets])
     for _ in range(3):
         graph.replay()
     torch.cuda.synchronize()
     return graph, rounds * len(sets)
-
-
-def event() -> torch.cuda.Event:
-    """One that can be timed."""
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-
-
-def replay_us(graph: torch.cuda.CUDAGraph, calls: int, scrub: torch.Tensor) -> float:
-    """Microseconds per call of one replay, the L2 cache overwritten before."""
-    begin, end = event(), event()
-    scrub.zero_()
-    begin.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) * 1e3 / calls
 
 
 def call_us(call: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> float:

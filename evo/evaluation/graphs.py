@@ -153,7 +153,7 @@ class Stopwatch:
         self.empty_us = 0.0
         self.empty_us = sorted(self.replay_us(empty) for _ in range(EMPTY_REPLAYS))[EMPTY_REPLAYS // 2]
 
-    def capture(self, calls: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def capture(self, calls: Callable[[], object]) -> torch.cuda.CUDAGraph:
         """A graph of what `calls` launches. Memory stays cached, unlike in `torch.cuda.graph`, which empties torch's cache each time."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
@@ -174,7 +174,7 @@ class Stopwatch:
         self._end.synchronize()
         return float(self._start.elapsed_time(self._end)) * 1e3 - self.empty_us
 
-    def once_us(self, call: Callable[[], None]) -> float:
+    def once_us(self, call: Callable[[], object]) -> float:
         """About how long a call takes, in a graph of its own: launched from here, a short one would wait for the host."""
         call()
         graph = self.capture(call)

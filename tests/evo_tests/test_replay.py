@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from evo.evaluation.base import Baseline, Effort, WorkItem
+from evo.evaluation.graphs import Stopwatch
 from evo.evaluation.inputs import make_inputs
 from evo.evaluation.ladder import LadderEvaluator
 from evo.evaluation.replay import ReplayTier
@@ -21,7 +22,7 @@ from evo.evaluation.tier import Candidate
 from evo.records import Configuration, Evaluation, LatencyKind, Status, TrustLevel, Variant
 from evo.tasks.base import Case, Task
 from evo.tracing.workbench import Job, Prepared, Workbench
-from experiments.task_table import captured, entry_of, replay_us
+from experiments.task_table import captured, entry_of
 from tests.evo_tests import inplace_task
 from tests.evo_tests import ladder_task as modules
 
@@ -108,9 +109,9 @@ def test_device_latency_agrees_with_a_graph_of_the_usual_launch(evaluator: Ladde
     verdict = evaluate(evaluator, modules.GOOD)
     case, result = modules.TASK.training_cases[number], verdict.cases[number]
     inputs = [make_inputs(modules.TASK, case, seed, "cuda").arguments for seed in range(sets)]
-    graph, calls = captured(entry_of(modules.TASK, modules.GOOD, result.configuration), inputs)
-    scrub = torch.empty(1 << 27, dtype=torch.uint8, device="cuda")
-    usual_us = statistics.median(replay_us(graph, calls, scrub) for _ in range(15))
+    stopwatch = Stopwatch(torch.device("cuda:0"), torch.cuda.get_device_properties(0).L2_cache_size)
+    graph, calls = captured(entry_of(modules.TASK, modules.GOOD, result.configuration), inputs, stopwatch)
+    usual_us = statistics.median(stopwatch.replay_us(graph) / calls for _ in range(15))
     assert result.latency_us == pytest.approx(usual_us, rel=0.08)
 
 

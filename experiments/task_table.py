@@ -3,8 +3,8 @@
     python experiments/task_table.py runs/evolve.sqlite --out experiments/results/h200_tasks
 
 Writes OUT.json (every figure with its interval, and what it was measured with) and OUT.md (the table). Device latency: CUDA graphs over
-input sets that exceed twice the L2 cache, less the time of an empty graph, all sides in random order within a round, medians; ratios with 95 % bootstrap intervals
-over rounds. Call latency: wall time per call of back-to-back calls as a user makes them, wrapper and dispatch included. The roofline is
+input sets that exceed twice the L2 cache, less the time of an empty graph, all sides in random order within a round, medians; ratios
+with 95 % bootstrap intervals over rounds. Call latency: wall time per call of back-to-back calls as a user makes them, wrapper and dispatch included. The roofline is
 the achievable one: copy bandwidth and fp16 matrix rate measured at the start. The variant's modules run here as Python, as their users
 run them; their verdicts come from the store.
 """
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 import triton
 
-from evo.evaluation.graphs import Stopwatch
+from evo.evaluation.graphs import Stopwatch, event
 from evo.evaluation.inputs import make_inputs
 from evo.evaluation.statistics import case_interval, geometric_mean_interval
 from evo.records import Configuration

@@ -4,9 +4,9 @@
 
 Writes OUT.json (every figure with its interval, and what it was measured with) and OUT.md (the table). Device latency: CUDA graphs over
 input sets that exceed twice the L2 cache, less the time of an empty graph, all sides in random order within a round, medians; ratios
-with 95 % bootstrap intervals over rounds. Call latency: wall time per call of back-to-back calls as a user makes them, wrapper and dispatch included. The roofline is
-the achievable one: copy bandwidth and fp16 matrix rate measured at the start. The variant's modules run here as Python, as their users
-run them; their verdicts come from the store.
+with 95 % bootstrap intervals over rounds. Call latency: wall time per call of back-to-back calls as a user makes them, wrapper and
+dispatch included. The roofline is the achievable one: copy bandwidth and fp16 matrix rate measured at the start. The variant's modules
+run here as Python, as their users run them; their verdicts come from the store.
 """
 
 from __future__ import annotations

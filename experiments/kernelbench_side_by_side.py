@@ -119,6 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--commit", help="of this project, for copies without their git history")
     options = parser.parse_args(arguments)
     begun = time.monotonic()
+    options.out.mkdir(parents=True, exist_ok=True)
     numbers = [int(item) for item in options.problems.split(",")] if options.problems else list(SMALL)
     candidates = [item for item in CANDIDATES if item.problem in numbers]
     with tempfile.TemporaryDirectory(prefix="triton-evolve-kernelbench-") as folder:
@@ -161,6 +162,7 @@ def measure_ours(record: Record, asked: Sequence[Asked], device: str, busy_until
             for candidate in item.candidates:
                 record.rows[candidate]["ours"] = our_verdict(evaluator, item, candidate, baseline, next(numbers))
                 record.save()
+                tell("ours", candidate, record.rows[candidate]["ours"])
             if time.monotonic() < busy_until:
                 record.problems[item.number]["our_share_s"] = our_share(evaluator, record, item, baseline, numbers)
                 record.save()
@@ -247,10 +249,17 @@ def measure_theirs(record: Record, asked: Sequence[Asked], root: Path, log: Path
             except Late as error:
                 row["theirs"], theirs = {"not_run": str(error)}, None
             record.save()
+            tell("theirs", candidate, row["theirs"])
     finally:
         if theirs is not None:
             theirs.close()
     record.setup["theirs_s"] = time.monotonic() - started
+
+
+def tell(side: str, candidate: Candidate, found: Mapping[str, Any]) -> None:
+    """One line of progress."""
+    said = found.get("status") or found.get("not_run") or ("passed" if found["correct"] else "refused")
+    print(f"{side}: {candidate.problem} {candidate.name}: {said}, {found.get('seconds', 0.0):.1f} s", flush=True)
 
 
 def verdict(row: Mapping[str, Any]) -> str:

@@ -5,6 +5,9 @@ case with some constants replaced, and `get_inputs` under a recorder: no data is
 So the evaluator draws inputs of the same distribution on its own device from its own seeds. Parameters of the model become
 further arguments of the task, drawn around their initial values rather than at them: a weight of ones cannot be left out.
 
+The suite draws most inputs from [0, 1), where a ReLU is the identity and zeros are as good a padding as any. So small cases are drawn
+from a normal distribution instead, where the model's results on that are finite (logarithms and roots keep what they are given).
+
 What a `TensorSpec` cannot say is refused: inputs that other functions made of what was drawn, models with buffers. One liberty is
 taken and noted: a random scalar that scales an input counts as 1.
 """
@@ -15,7 +18,7 @@ import ast
 import copy
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +55,7 @@ class Problem:
         level: Of the suite.
         path: Of the file.
         training: The problem as it is.
-        small: The same with smaller constants.
+        small: The same with smaller constants, and inputs of both signs where the model takes them.
         notes: Liberties that were taken.
     """
 
@@ -105,8 +108,8 @@ def read_problem(path: Path, small: Sequence[Constants]) -> Problem:
         TaskError: The file, its inputs or its model cannot be used; says why.
     """
     notes: list[str] = []
-    training = _setting(path, {}, notes)
-    smaller = [_setting(path, constants, notes) for constants in small]
+    training = _setting(path, {}, notes, signed=False)
+    smaller = [_setting(path, constants, notes, signed=True) for constants in small]
     number = int(path.name.split("_")[0])
     level = int("".join(filter(str.isdigit, path.parent.name)) or 0)
     return Problem(number, level, path, training, tuple(smaller), tuple(dict.fromkeys(notes)))
@@ -156,7 +159,7 @@ def task_file(folder: Path, path: Path, small: Sequence[Constants], starts: Sequ
     return file
 
 
-def _setting(path: Path, constants: Constants, notes: list[str]) -> Setting:
+def _setting(path: Path, constants: Constants, notes: list[str], *, signed: bool) -> Setting:
     module = _run(path, constants)
     try:
         with FakeTensorMode(), Recorder() as recorder:
@@ -168,6 +171,8 @@ def _setting(path: Path, constants: Constants, notes: list[str]) -> Setting:
             model: torch.nn.Module = module["Model"](*init)
         if next(model.buffers(), None) is not None:
             raise TaskError(str(path), given="a model with buffers", allowed="inputs and parameters")
+        if signed:
+            arguments = _signed(model, arguments)
         inputs, name = len(arguments), _named(arguments)
         arguments += [_parameter(parameter) for parameter in model.parameters()]
         moved, flops = _work(model, arguments[:inputs])
@@ -204,6 +209,30 @@ def _run(path: Path, constants: Constants) -> dict[str, Any]:
     if missing:
         raise TaskError(str(path), given=f"no {', '.join(missing)}", action="give a problem file of KernelBench")
     return names
+
+
+def _signed(model: torch.nn.Module, arguments: Sequence[Argument]) -> list[Argument]:
+    """The inputs with normal distributions in place of [0, 1), if the model's results on those are finite; else as they were."""
+    widened = [
+        replace(item, distribution="normal", scale=1.0) if isinstance(item, TensorSpec) and _is_unit(item) else item
+        for item in arguments
+    ]
+    generator = torch.Generator().manual_seed(0)
+    given: list[Any] = []
+    for item in widened:
+        if not isinstance(item, TensorSpec):
+            given.append(item)
+        elif item.distribution == "normal":
+            given.append(torch.randn(item.shape, generator=generator, dtype=getattr(torch, item.dtype)))
+        else:
+            return list(arguments)  # labels and the like go together with what they label
+    with torch.no_grad():
+        results = _flat(model(*given))
+        return widened if all(bool(result.isfinite().all()) for result in results) else list(arguments)
+
+
+def _is_unit(spec: TensorSpec) -> bool:
+    return spec.distribution == "uniform" and (spec.low, spec.high) == (0.0, 1.0) and spec.dtype.startswith(("float", "bfloat"))
 
 
 def _parameter(parameter: torch.Tensor) -> TensorSpec:

@@ -88,6 +88,16 @@ def test_small_cases_shrink_the_model_too_and_weights_count(tmp_path: Path) -> N
         assert not torch.allclose(task.reference(x, weight, bias), torch.nn.functional.layer_norm(x, (x.shape[1],)))
 
 
+def test_small_cases_have_both_signs_where_the_model_takes_them(tmp_path: Path) -> None:
+    unit = NORM.replace("torch.rand(rows, width) * 4 - 2", "torch.rand(rows, width)")
+    small = [{"rows": 3, "width": 5}]
+    read = read_problem(problem(tmp_path, unit), small)
+    assert read.small[0].case.arguments[0] == TensorSpec((3, 5), "float32", "normal")
+    assert read.training.case.arguments[0] == TensorSpec((1 << 20, 1 << 12), "float32", "uniform")
+    roots = read_problem(problem(tmp_path, unit.replace("self.norm(x)", "x.sqrt()")), small)
+    assert roots.small[0].case.arguments[0] == TensorSpec((3, 5), "float32", "uniform")
+
+
 def test_distributions_follow_scaling_shifting_and_casting(tmp_path: Path) -> None:
     (half,) = inputs_of(tmp_path, "(0.5 * torch.randn(rows, width)).half()")[:1]
     assert half == TensorSpec((1 << 20, 1 << 12), "float16", "normal", scale=0.5)

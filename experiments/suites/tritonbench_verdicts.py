@@ -1,0 +1,177 @@
+"""Counts what the tracer makes of TritonBench-G's files: replayable, hosted, refused or failed, each refusal with a judgement.
+
+A file is *replayed* if every call of its test traces to a valid plan, *hosted* if a call needs values on the host, *refused* if a call
+breaks a rule (the reason is named), *failed* if it does not trace or the file does not run with this torch and Triton, *unread* if a
+call's arguments are none that a task can give. The worst call counts. Nothing is compiled or launched: no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from evo.commands.measured import described
+from evo.errors import TaskError
+from evo.knobs import read_knobs
+from evo.records import Configuration, Failure, Status
+from evo.tracing.workbench import Job, Workbench
+from experiments.suites.tritonbench import Called, Recorded, Recording, read_file, suite_files
+
+VERDICTS = ("failed", "refused", "hosted", "unread", "replayed")
+"""From worst to best."""
+_STATUS = {Status.UNTRACEABLE: "hosted", Status.REJECTED: "refused"}
+JUDGEMENTS: Sequence[tuple[str, str, str]] = ()
+"""Pattern of a message, ``right`` or ``false alarm``, and why. The first that is found counts."""
+
+
+def count_verdicts(folder: Path, target: str, workers: int, limit_s: float) -> dict[str, Any]:
+    """The verdicts on all files.
+
+    Args:
+        folder: Of the suite's files.
+        target: What kernels are traced for.
+        workers: Files side by side.
+        limit_s: No file is begun later than this.
+    """
+    begun = time.monotonic()
+    bench = Workbench(target, workers=workers)
+    spare: SimpleQueue[Recording] = SimpleQueue()
+    recordings = [Recording(target) for _ in range(workers)]
+    for recording in recordings:
+        spare.put(recording)
+    late = threading.Event()
+
+    def judge(path: Path) -> dict[str, Any] | None:
+        if time.monotonic() - begun > limit_s:
+            late.set()
+            return None
+        with _lent(spare) as recording:
+            return _file_row(path, recording, bench)
+
+    try:
+        bench.start()
+        with ThreadPoolExecutor(workers) as pool:
+            rows = [row for row in pool.map(judge, suite_files(folder)) if row is not None]
+    finally:
+        bench.close()
+        for recording in recordings:
+            recording.close()
+    return {
+        "target": target,
+        "seconds": time.monotonic() - begun,
+        "complete": not late.is_set(),
+        "files": len(rows),
+        "verdicts": dict(Counter(row["verdict"] for row in rows)),
+        "rows": rows,
+    }
+
+
+@contextmanager
+def _lent(spare: SimpleQueue[Recording]) -> Iterator[Recording]:
+    recording = spare.get()
+    try:
+        yield recording
+    finally:
+        spare.put(recording)
+
+
+def _file_row(path: Path, recording: Recording, bench: Workbench) -> dict[str, Any]:
+    """A file's verdict, its calls' verdicts and reasons."""
+    try:
+        recorded = recording.calls(read_file(path))
+    except TaskError as error:
+        return _row(path, "failed", [_reason("layout", "failed", str(error))], Recorded((), (), "", ""))
+    calls = [reason for called in recorded.called for reason in _traced(called, bench)]
+    calls += [_reason(label, "unread", problem) for label, problem in recorded.unread]
+    if recorded.module:
+        calls.append(_reason("import", "failed", recorded.module))
+    elif not calls:
+        calls.append(_reason("test", "unread", recorded.test or "the test calls nothing that launches a kernel"))
+    verdict = next(name for name in VERDICTS if any(call["verdict"] == name for call in calls))
+    return _row(path, verdict, calls, recorded)
+
+
+def _row(path: Path, verdict: str, calls: Sequence[Mapping[str, Any]], recorded: Recorded) -> dict[str, Any]:
+    reasons: dict[str, dict[str, Any]] = {}
+    for call in calls:
+        if call["verdict"] != "replayed":
+            reasons.setdefault(call["signature"], {**call, "calls": 0})["calls"] += 1
+    counted = dict(Counter(call["verdict"] for call in calls))
+    return {
+        "file": path.name,
+        "verdict": verdict,
+        "calls": counted,
+        "reasons": list(reasons.values()),
+        "test_ended": recorded.test,
+    }
+
+
+def _traced(called: Called, bench: Workbench) -> list[dict[str, Any]]:
+    """A verdict per call."""
+    try:
+        configuration = read_knobs(called.source).default
+    except ValueError:
+        configuration = Configuration()  # the tracer's lint says what is wrong
+    jobs = [Job(called.source, called.task, case, configuration, binaries=False) for case in called.task.training_cases]
+    return [
+        _reason(called.label, _STATUS.get(made.status, "failed"), re.sub(r"^case \w+: ", "", made.message), made.signature)
+        if isinstance(made, Failure)
+        else _reason(called.label, "replayed", "")
+        for made in bench.prepare(jobs)
+    ]
+
+
+def _reason(label: str, verdict: str, message: str, signature: str = "") -> dict[str, Any]:
+    judgement, why = next(((kind, why) for pattern, kind, why in JUDGEMENTS if re.search(pattern, message)), ("", ""))
+    signature = signature or f"{verdict}:{message[:120]}"
+    return {"label": label, "verdict": verdict, "message": message, "signature": signature, "judgement": judgement, "why": why}
+
+
+def verdicts_page(results: Mapping[str, Any]) -> str:
+    """Markdown: counts, reasons with their judgement, then a line per file that is not simply replayed."""
+    rows = results["rows"]
+    counts = ", ".join(f"{results['verdicts'].get(name, 0)} {name}" for name in reversed(VERDICTS))
+    calls = sum((Counter(row["calls"]) for row in rows), Counter[str]())
+    lines = [
+        described(results["session"]),
+        "",
+        f"TritonBench-G's files, traced for {results['target']} on the arguments of their own tests, no operators allowed beyond a "
+        f"task's default. {results['files']} files: {counts}. {calls.total()} different calls: "
+        f"{', '.join(f'{calls[name]} {name}' for name in reversed(VERDICTS))}. {results['seconds']:.0f} s"
+        + ("." if results["complete"] else "; stopped early by its limit."),
+        "",
+        "| judgement | reason | verdict | files |",
+        "|---|---|---|---|",
+    ]
+    grouped = Counter(
+        (reason["judgement"] or "open", reason["why"] or reason["signature"], reason["verdict"])
+        for row in rows
+        for reason in {item["why"] or item["signature"]: item for item in row["reasons"]}.values()
+    )
+    for (judgement, why, verdict), count in sorted(grouped.items(), key=lambda item: (item[0][0], -item[1])):
+        lines.append(f"| {judgement} | {why} | {verdict} | {count} |".replace("\n", " "))
+    lines += ["", "| file | verdict | calls | reasons |", "|---|---|---|---|"]
+    for row in rows:
+        counted = ", ".join(f"{count} {name}" for name, count in sorted(row["calls"].items()))
+        reasons = "; ".join(_short(reason) for reason in row["reasons"])
+        ended = f" (its test ended early: {_line(row['test_ended'])})" if row["test_ended"] else ""
+        lines.append(f"| {row['file']} | {row['verdict']} | {counted} | {reasons}{ended} |")
+    return "\n".join(lines) + "\n"
+
+
+def _short(reason: Mapping[str, Any]) -> str:
+    judged = f" [{reason['judgement']}]" if reason["judgement"] else ""
+    return f"{reason['label']}: {_line(reason['message'])}{judged}"
+
+
+def _line(text: str, limit: int = 220) -> str:
+    line = " ".join(text.split()).replace("|", "\\|")
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -136,16 +136,16 @@ class InterpretedTier(Tier):
 
     def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
         """The modelled latency; see `evo.evaluation.estimate`."""
-        source = self._interpreted(task, candidate)
-        if isinstance(source, Failure):
-            return Failure(source.status, Stage.TIME, source.message, source.signature)
+        refusal = self.refusal(task, candidate)
+        if refusal is not None:
+            return Failure(refusal.status, Stage.TIME, refusal.message, refusal.signature)
         return modelled_latency_us(candidate.plan, candidate.binaries, candidate.case, self.target)
 
     def compare(self, task: Task, candidate: Candidate, baseline: Candidate, *, pairs: int, incumbent: float) -> Timing | Failure:
         """Modelled latencies side by side, without pairs."""
-        source = self._interpreted(task, candidate)
-        if isinstance(source, Failure):
-            return Failure(source.status, Stage.TIME, source.message, source.signature)
+        refusal = self.refusal(task, candidate)
+        if refusal is not None:
+            return Failure(refusal.status, Stage.TIME, refusal.message, refusal.signature)
         ours, theirs = (modelled_latency_us(item.plan, item.binaries, item.case, self.target) for item in (candidate, baseline))
         return Timing(ours, theirs, ())
 
@@ -164,6 +164,11 @@ class InterpretedTier(Tier):
         """Ends the tier's processes."""
         self._server.close()
         self._tracer.close()
+
+    def refusal(self, task: Task, candidate: Candidate) -> Failure | None:
+        """REJECTED where the candidate's plan has other code than its source, or cannot be told from it; runs nothing but a trace."""
+        source = self._interpreted(task, candidate)
+        return source if isinstance(source, Failure) else None
 
     def _interpreted(self, task: Task, candidate: Candidate) -> str | Failure:
         """The module to interpret: the transcript of the candidate's plan, or REJECTED where the plan has other code than its source."""

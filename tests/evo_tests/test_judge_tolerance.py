@@ -166,6 +166,31 @@ def test_a_small_row_beside_large_ones_is_judged_by_its_own_size() -> None:
     wrong(check(candidate, x.double(), x, 1), "some_rows")
 
 
+def test_a_row_that_is_a_little_off_everywhere_fails_though_no_element_of_it_does() -> None:
+    exact = 1 + 0.25 * torch.arange(256, dtype=torch.float64).repeat(64, 1) / 256  # float16 holds all of it
+    reference = exact.half()
+    candidate = reference.clone()
+    candidate[9] += 3 * torch.finfo(torch.float16).eps
+    message = wrong(check(candidate, exact, reference, 1), "some_rows")
+    assert "measured over its worst row" in message
+    candidate[9, 1:] = reference[9, 1:]
+    right(check(candidate, exact, reference, 1))
+
+
+def test_rows_that_are_each_just_within_their_allowance_are_too_much_together() -> None:
+    """Half of the rows may err as the reference does there, the other half as rounding does: both at once is more than either."""
+    exact = torch.ones(64, 256, dtype=torch.float64)
+    exact[:32] = 2.0**-20
+    reference = exact.half()
+    step = torch.finfo(torch.float16).eps
+    reference[:32] += step  # far off, as where terms cancel
+    candidate = exact.half()
+    candidate[32:] += 2 * step
+    right(check(candidate, exact, reference, 1))
+    candidate[:32] += 2 * step
+    assert "measured over the whole output" in wrong(check(candidate, exact, reference, 1))
+
+
 def test_nan_and_infinity_must_be_exactly_where_the_oracle_has_them() -> None:
     x = normal(4, 100)
     exact = x.double()

@@ -25,6 +25,8 @@ from evo.tracing.workbench import Job, Prepared, Workbench
 
 TUNE_BATCH = 4
 """Configurations prepared side by side per case while tuning."""
+NEWCOMER = 1
+"""Priority of a variant's first traces: work of variants that are further up comes first, since the device is nearer to waiting for it."""
 REGATE_ATTEMPTS = 3
 """How many of the fastest configurations may fail the gate before the variant does."""
 
@@ -107,7 +109,8 @@ class Climb:
     def _trace_defaults(self, knobs: Knobs, claim: Claim) -> Evaluation | None:
         # All cases at once, as the gate will want them: those of one module are traced in one process.
         cases = tuple(dict.fromkeys((*self._task.training_cases, *self._tier.gate_cases(self._task))))
-        traced = [self._good(item) for item in self._prepare([self._job(case, knobs.default, binaries=False) for case in cases])]
+        jobs = [self._job(case, knobs.default, binaries=False) for case in cases]
+        traced = [self._good(item) for item in self._prepare(jobs, priority=NEWCOMER)]
         prepared = traced[: len(self._task.training_cases)]
         self._plan_hash = searched_hash([item.plan.plan_hash for item in prepared], knobs)
         owner = claim(self._plan_hash, self._item.variant.variant_id)
@@ -141,10 +144,10 @@ class Climb:
             raise Stopped(checked)
         self._remember(candidate.case, checked)
 
-    def _prepare(self, jobs: Sequence[Job]) -> list[Prepared | Failure]:
+    def _prepare(self, jobs: Sequence[Job], priority: int = 0) -> list[Prepared | Failure]:
         """Traced and compiled, and told to the tier."""
         with self._clock.stage("prepare"):
-            prepared = self._bench.prepare(jobs)
+            prepared = self._bench.prepare(jobs, priority=priority)
         pairs = zip(jobs, prepared, strict=True)
         self._tier.announce([_candidate(job, item) for job, item in pairs if isinstance(item, Prepared) and item.binaries])
         return prepared
@@ -297,7 +300,8 @@ class Climb:
         return Job(self._source, self._task, case, configuration, binaries)
 
     def _hints(self, knobs: Knobs) -> list[Configuration]:
-        return [hint for hint in self._item.hints if set(hint) == set(knobs.default)]
+        """What did well on relatives, then what the module's author thinks well of."""
+        return [*(hint for hint in self._item.hints if set(hint) == set(knobs.default)), *knobs.hints]
 
     def _chosen(self, case: Case, knobs: Knobs) -> Configuration:
         return self._item.chosen.get(self._task.nearest_training_case(case).name, knobs.default)

@@ -179,6 +179,7 @@ def count_own(tasks: Mapping[str, Task], device: str, limit_s: float, options: a
         verdicts = [verdict for verdict, _ in judged] + [item for item in found if item is not None]
         return {
             "device": evaluator.device,
+            "interpreted": device != "gpu",
             "seconds": time.monotonic() - begun,
             "kernels": len(verdicts),
             "not_evaluated": len(kernels) + (len(starts) if device == "gpu" else 0) - len(verdicts),
@@ -213,8 +214,9 @@ def own_page(results: Mapping[str, Any]) -> str:
     """Markdown: counts per task and kind, then whatever did not pass, one by one."""
     verdicts = results["verdicts"]
     statuses = sorted({item["status"] for item in verdicts}, key=lambda status: (status != "passed", status))
+    without = " (no GPU, interpreted)" if results["interpreted"] else ""
     lines = [
-        f"{results['device']}. {described(results['session'])}",
+        f"{results['device']}{without}. {described(results['session'])}",
         "",
         f"{results['kernels']} kernels that are right by construction, {results['false_alarms']} false alarms. "
         f"{results['seconds']:.0f} s; not evaluated for lack of time: {results['not_evaluated']}. Untuned, in declared configurations.",
@@ -253,6 +255,7 @@ def main(given: Sequence[str] | None = None) -> None:
     options = parser.parse_args(given)
     session = measured_with(options.commit, typed("python experiments/false_alarms.py"))
     if options.tritonbench is not None:
+        session["command"] = session["command"].replace(str(options.tritonbench), options.tritonbench.name)  # wherever it lies
         results = {"session": session, **count_verdicts(options.tritonbench, MODELLED, options.workers, options.limit_s)}
         write_results(options.out, f"tritonbench_trace_{session['triton'].partition('+')[0]}", results, verdicts_page(results))
         return

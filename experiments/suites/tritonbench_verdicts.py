@@ -54,7 +54,9 @@ def count_verdicts(folder: Path, target: str, workers: int, limit_s: float) -> d
             late.set()
             return None
         with _lent(spare) as recording:
-            return _file_row(path, recording, bench)
+            row = _file_row(path, recording, bench)
+        print(f"{row['file']}: {row['verdict']}", *dict.fromkeys(reason["signature"] for reason in row["reasons"]), flush=True)
+        return row
 
     try:
         bench.start()
@@ -92,9 +94,9 @@ def _file_row(path: Path, recording: Recording, bench: Workbench) -> dict[str, A
     calls = [reason for called in recorded.called for reason in _traced(called, bench)]
     calls += [_reason(label, "unread", problem) for label, problem in recorded.unread]
     if recorded.module:
-        calls.append(_reason("import", "failed", recorded.module))
+        calls.append(_reason("import", "failed", _uncoded(recorded.module)))
     elif not calls:
-        calls.append(_reason("test", "unread", recorded.test or "the test calls nothing that launches a kernel"))
+        calls.append(_reason("test", "unread", _uncoded(recorded.test) or "the test calls nothing that launches a kernel"))
     verdict = next(name for name in VERDICTS if any(call["verdict"] == name for call in calls))
     return _row(path, verdict, calls, recorded)
 
@@ -122,7 +124,7 @@ def _traced(called: Called, bench: Workbench) -> list[dict[str, Any]]:
         configuration = Configuration()  # the tracer's lint says what is wrong
     jobs = [Job(called.source, called.task, case, configuration, binaries=False) for case in called.task.training_cases]
     return [
-        _reason(called.label, _STATUS.get(made.status, "failed"), re.sub(r"^case \w+: ", "", made.message), made.signature)
+        _reason(called.label, _STATUS.get(made.status, "failed"), _said(made), made.signature)
         if isinstance(made, Failure)
         else _reason(called.label, "replayed", "")
         for made in bench.prepare(jobs)
@@ -133,6 +135,16 @@ def _reason(label: str, verdict: str, message: str, signature: str = "") -> dict
     judgement, why = next(((kind, why) for pattern, kind, why in JUDGEMENTS if re.search(pattern, message)), ("", ""))
     signature = signature or f"{verdict}:{message[:120]}"
     return {"label": label, "verdict": verdict, "message": message, "signature": signature, "judgement": judgement, "why": why}
+
+
+def _said(failure: Failure) -> str:
+    """What a failure says, without lines of the suite's code."""
+    text = re.sub(r"^case \w+: ", "", failure.message)
+    return text.strip().splitlines()[-1] if failure.status is Status.COMPILE_ERROR else _uncoded(text)
+
+
+def _uncoded(text: str) -> str:
+    return re.sub(r"\n +at line (\d+): .*", r" (line \1)", text)
 
 
 def verdicts_page(results: Mapping[str, Any]) -> str:

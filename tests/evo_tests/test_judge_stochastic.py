@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -154,7 +155,8 @@ def test_the_bound_on_false_alarms_holds_far_from_its_limit() -> None:
 def test_random_tasks_are_drawn_twice_and_say_what_is_asked() -> None:
     for case in (*DROPOUT.small_cases, *DROPOUT.training_cases):
         for compiled in (True, False):
-            assert len(choose_draws(DROPOUT, case, Effort.SEARCH, compiled)) >= 2
+            for task in (DROPOUT, dataclasses.replace(DROPOUT, variations=frozenset())):
+                assert len(choose_draws(task, case, Effort.SEARCH, compiled)) >= 2
     assert "statistical tests" in task_text(DROPOUT)
     with pytest.raises(ValueError, match="statistic"):
         Task("t", "", "t", dropout, DROPOUT.training_cases, (), DROPOUT.small_cases, (), oracle="stochastic")

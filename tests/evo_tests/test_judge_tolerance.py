@@ -206,6 +206,13 @@ def test_nan_and_infinity_must_be_exactly_where_the_oracle_has_them() -> None:
         wrong(check(torch.full_like(x, bad), special, special.float(), 1), "nan_or_inf")
 
 
+def test_errors_that_overflow_a_double_are_no_pass() -> None:
+    exact = torch.full((2, 256), 1.5e308, dtype=torch.float64)
+    far = torch.full_like(exact, 0.1e308)  # the norms of its errors are infinite, and so is what a reference as far off allows
+    wrong(check(far, exact, far, 1))
+    right(check(exact, exact, exact, 1))
+
+
 def test_overflow_of_the_output_type_is_expected_and_its_border_is_soft() -> None:
     exact = torch.full((2, 64), 70_000.0, dtype=torch.float64)
     exact[1] = 65_510.0

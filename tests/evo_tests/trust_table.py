@@ -11,7 +11,7 @@ from tests.evo_tests.exploits.collection import BEYOND, LAYERS, ROWS, SYSTEM_ROW
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 FALSE_ALARMS = ROOT / "experiments" / "results" / "false_alarms.json"
-"""``{"kernels": N, "refused": n}``: own tasks' starting kernels and all their rewrites; no line in the table while it is missing."""
+"""``{"kernels": N, "false_alarms": n}``: own tasks' starting kernels and all their rewrites; no line in the table while it is missing."""
 START, END = "<!-- trust -->", "<!-- /trust -->"
 TIERS = ("replayed", "interpreted", "hosted")
 TITLES = {"replayed": "replayed (GPU)", "interpreted": "interpreted (no GPU)", "hosted": "hosted (GPU, untraceable wrappers)"}
@@ -61,7 +61,9 @@ def _counts() -> list[str]:
             lines.append(f"{tier.capitalize()}: {len(stops) - flagged - harmless} stopped, {harmless} without effect{rest}.")
     if FALSE_ALARMS.exists():
         counted = json.loads(FALSE_ALARMS.read_text(encoding="utf-8"))
-        lines.append(f"False alarms: {counted['refused']} of {counted['kernels']} kernels (own tasks, all rewrites).")
+        lines.append(
+            f"False alarms: {counted['false_alarms']} of {counted['kernels']} honest kernels (own tasks and their rewrites)."
+        )
     return [" ".join(lines)]
 
 

@@ -82,8 +82,13 @@ class Device:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "dies on training" if "x4096" in work.case or "4096x" in work.case:
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "reads":
-                return Ran(token, "*", b"", 0, (), Differs.BEYOND, 0)
+            case "writes":
+                return Ran(token, "*", b"", 2, (), Differs.NOT, 0)
+            case "changes":
+                return Ran(token, "*", b"", 0, (0, "weight"), Differs.NOT, 0)
+            case "races" | "reads" | "leaves" as fault:
+                differs = {"races": Differs.RACE, "reads": Differs.BEYOND, "leaves": Differs.UNDEFINED}
+                return Ran(token, "*", b"", 0, (), differs[fault], 0)
         return Ran(token, str(work.plan.outputs), b"", 0, (), Differs.NOT, 4096)
 
     def _missing(self, works: Sequence[Work]) -> Missing | None:

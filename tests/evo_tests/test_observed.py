@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,3 +84,6 @@ def test_the_difference_names_what_differs(tracer: Tracer, task: Task) -> None:
     other = traced(tracer, task, HONEST.replace("* 2)", "* 3)"))
     assert "other code" in str(difference(other, judged))
     assert difference(other, judged, code=False) is None
+    twice = dataclasses.replace(judged, steps={**judged.steps, "forward": judged.steps["forward"] * 2})
+    assert "it does more in its forward phase" in str(difference(twice, judged))
+    assert "it does less in its forward phase" in str(difference(judged, twice))

@@ -114,10 +114,23 @@ def test_wrong_values_are_not_believed_where_an_earlier_kernel_spoiled_the_input
     assert verdict.status is Status.WRONG_VALUES
 
 
-def test_reads_beyond_buffers_are_told_as_such(make: Callable[..., ReplayTier], task: Task) -> None:
-    verdict = check(make(), task, "reads")
+@pytest.mark.parametrize(
+    ("what", "status", "text"),
+    [
+        ("writes", Status.GUARD_VIOLATION, "2 guard bands changed"),
+        ("changes", Status.GUARD_VIOLATION, "changes argument 0"),
+        ("races", Status.NONDETERMINISTIC, "equal calls give different bits"),
+        ("reads", Status.GUARD_VIOLATION, "reads out of bounds"),
+        ("leaves", Status.WRONG_VALUES, "memory that nothing wrote"),
+    ],
+)
+def test_what_a_run_did_to_memory_is_told_as_such(
+    make: Callable[..., ReplayTier], task: Task, what: str, status: Status, text: str
+) -> None:
+    """Though the judge finds the values right."""
+    verdict = check(make(), task, what)
     assert isinstance(verdict, Failure)
-    assert (verdict.status, verdict.signature) == (Status.GUARD_VIOLATION, "guard_violation:reads")
+    assert (verdict.status, text in verdict.message) == (status, True), verdict.message
 
 
 def test_a_binary_travels_once(make: Callable[..., ReplayTier], task: Task) -> None:

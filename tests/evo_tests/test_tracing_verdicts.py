@@ -141,7 +141,8 @@ def test_a_configuration_reaches_the_launch(tracer: Tracer) -> None:
 TAMPERED = {
     "version": lambda p: p.update(version=99),
     "target": lambda p: p.update(target="cuda:90; rm"),
-    "huge storage": lambda p: p["storages"].__setitem__(0, 1 << 50),
+    "huge storage": lambda p: p["storages"].__setitem__(0, 80 << 30),
+    "huge storages together": lambda p: p.update(storages=[60 << 30 for _ in p["storages"]]),
     "negative size": lambda p: p["values"][0]["shape"].__setitem__(0, -1),
     "view past its storage": lambda p: p["values"][0]["strides"].__setitem__(0, 1 << 20),
     "unknown value": lambda p: p["steps"]["forward"][1]["arguments"].__setitem__(0, {"value": 77}),
@@ -162,6 +163,7 @@ TAMPERED = {
     "prepare reads an input": lambda p: p["steps"]["prepare"].append({"step": "fill", "value": 0, "scalar": 0}),
     "not a plan": lambda p: p.clear(),
     "output nobody made": lambda p: p.update(outputs={"value": 5}),
+    "output that no step makes": lambda p: p["steps"].update(forward=[]),
 }
 
 

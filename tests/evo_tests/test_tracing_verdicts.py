@@ -152,7 +152,7 @@ TAMPERED = {
     "made twice": lambda p: p["steps"]["forward"].append({"step": "allocate", "storage": 1}),
     "used before made": lambda p: p["steps"]["forward"].insert(0, {"step": "fill", "value": 1, "scalar": 0}),
     "option that names a file": lambda p: p["kernels"][0]["options"].update(ir_override="/etc/passwd"),
-    "option of another type": lambda p: p["kernels"][0]["options"].update(num_warps="4"),
+    "option of another type": lambda p: p["kernels"][0]["options"].update(enable_fp_fusion="False"),
     "kernel name": lambda p: p["kernels"][0].update(name="a\nb"),
     "operator name": lambda p: p["steps"]["forward"].append(
         {"step": "operator", "name": "os.system", "overload": "de fault", "arguments": [], "keywords": {}, "results": []}

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 
 _DIALECTS = frozenset({"tt", "arith", "math", "scf", "cf", "ub"})
+_BESIDES = frozenset({"llvm.intr.assume"})
+"""`tl.assume`: a promise on values, without effect."""
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _OPERATION = re.compile(r"(?<![\w.%@!#^$])([A-Za-z_]\w*)\.([A-Za-z_][\w.]*)")
@@ -110,9 +112,9 @@ _AMD = re.compile(r"v_(?!readlane|readfirstlane|writelane|interp|movrel|swaprel)
 
 def code_problem(ttir: str) -> str:
     """What is not allowed in a kernel's TTIR, or an empty string."""
-    allowed_dialects = _foreign_dialect(ttir)
-    if allowed_dialects:
-        return f"an operation of the dialect {allowed_dialects}; a kernel has those of {', '.join(sorted(_DIALECTS))}"
+    foreign = _foreign_dialect(ttir)
+    if foreign:
+        return f"an operation of the dialect {foreign}; a kernel has those of {', '.join(sorted(_DIALECTS))}"
     names = _ESCAPE.sub(_unescaped, ttir) if "\\" in ttir else ttir
     if "tt.int_to_ptr" in names:
         return "it makes an address of an integer; pass tensors and add offsets to their pointers"
@@ -169,8 +171,8 @@ def _registers(word: str) -> list[str]:
 
 def _foreign_dialect(ttir: str) -> str:
     bare = _STRING.sub(lambda found: f" {_ESCAPE.sub(_unescaped, found[1])} " if _names_operation(found) else ' "" ', ttir)
-    for dialect, _ in _OPERATION.findall(bare):
-        if dialect not in _DIALECTS:
+    for dialect, operation in _OPERATION.findall(bare):
+        if dialect not in _DIALECTS and f"{dialect}.{operation}" not in _BESIDES:
             return str(dialect)
     return ""
 

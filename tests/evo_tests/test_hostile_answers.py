@@ -129,6 +129,7 @@ def tracer() -> Iterator[Tracer]:
     [
         ("pass", ""),
         ("data['target'] = 'cuda:100'", "it is for cuda:100"),
+        ("data['triton'] = '3.0.0'", "it is of triton 3.0.0"),
         ("data['sources'][0]['key'] = 9", "argument 9"),
         ("data['sources'][0].update(kind='parameter', key='w')", "parameter w"),
         ("data['values'][0]['dtype'] = 'int32'", "argument 0"),

@@ -182,13 +182,17 @@ FORGED = """import os
     "prepare",
     [
         "os.symlink('/etc/hostname', 'output-0.bin')",
+        "open('other', 'wb').write(bytes(160)); os.symlink('other', 'output-0.bin')",
         "os.mkfifo('output-0.bin')",
         "answer['shape'] = [2**40]",
         "answer['shape'] = [2**39] * 16",
         "answer['strides'] = [-1]",
         "answer['file'] = 'output-/../../etc/hostname'",
+        "answer['file'] = 'argument-0.bin'",
+        "os.mkdir('output-'); answer['file'] = 'output-/../argument-0.bin'",
         "answer['dtype'] = '__class__'",
         "open('output-0.bin', 'wb').write(b'short')",
+        "open('output-0.bin', 'wb').write(bytes(200))",
     ],
 )
 def test_hostile_answers_are_refused(tier: InterpretedTier, prepare: str) -> None:

@@ -114,7 +114,8 @@ def test_wrong_values_are_told_by_the_judge(tier: InterpretedTier) -> None:
 
 
 def test_elements_nobody_wrote_are_seen(tier: InterpretedTier) -> None:
-    assert failure(tier, "mask=at < n)\n\ndef", "mask=at < n - 1)\n\ndef").status is Status.WRONG_VALUES
+    found = failure(tier, "mask=at < n)\n\ndef", "mask=at < n - 1)\n\ndef")
+    assert (found.status, "got nan" in found.message) == (Status.WRONG_VALUES, True), found.message
 
 
 def test_reading_past_a_tensor_names_the_tensor_and_the_line(tier: InterpretedTier) -> None:
@@ -129,6 +130,8 @@ def test_writing_past_a_tensor_is_stopped(tier: InterpretedTier) -> None:
     found = failure(tier, "v * 2 + 1, mask=at < n", "v * 2 + 1")
     assert found.status is Status.RUNTIME_ERROR
     assert "a store in program (2, 0, 0)" in found.message
+    found = failure(tier, "tl.store(y + at, v * 2 + 1, mask=at < n)", "tl.atomic_xchg(y + at, v * 2 + 1)")
+    assert "of a atomic in program (2, 0, 0)" in found.message
 
 
 def test_changing_an_input_is_a_guard_violation(tier: InterpretedTier) -> None:

@@ -10,6 +10,7 @@ from evo.errors import DeviceError
 from evo.evaluation.base import Baseline, Claim, Effort, WorkItem
 from evo.evaluation.draws import choose_draws
 from evo.evaluation.examination import Examination
+from evo.evaluation.form import Forms
 from evo.evaluation.racing import CaseRace, race
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.stages import StageClock
@@ -43,10 +44,17 @@ class Climb:
     """One variant on its way up."""
 
     def __init__(
-        self, task: Task, item: WorkItem, settings: EvaluationSettings, tier: Turns, bench: Workbench, clock: StageClock
+        self,
+        task: Task,
+        item: WorkItem,
+        settings: EvaluationSettings,
+        tier: Turns,
+        bench: Workbench,
+        clock: StageClock,
+        forms: Forms,
     ) -> None:
         self._task, self._item, self._settings, self._tier, self._bench = task, item, settings, tier, bench
-        self._clock = clock
+        self._clock, self._forms = clock, forms
         self._source = item.variant.source
         self._plan_hash = ""
         self._trials: list[Trial] = []
@@ -147,10 +155,18 @@ class Climb:
     def _prepare(self, jobs: Sequence[Job], priority: int = 0) -> list[Prepared | Failure]:
         """Traced and compiled, and told to the tier."""
         with self._clock.stage("prepare"):
-            prepared = self._bench.prepare(jobs, priority=priority)
+            prepared = self._formed(jobs, priority)
         pairs = zip(jobs, prepared, strict=True)
         self._tier.announce([_candidate(job, item) for job, item in pairs if isinstance(item, Prepared) and item.binaries])
         return prepared
+
+    def _formed(self, jobs: Sequence[Job], priority: int = 0) -> list[Prepared | Failure]:
+        """Traced and compiled; a plan whose results have not the form of the reference's is a failure."""
+        items = self._bench.prepare(jobs, priority=priority)
+        return [
+            item if isinstance(item, Failure) else self._forms.failure(self._task, job.case, item.plan) or item
+            for job, item in zip(jobs, items, strict=True)
+        ]
 
     def _draws(self, case: Case) -> tuple[Draw, ...]:
         return choose_draws(self._task, case, self._item.effort, self._tier.gates_on_binaries)
@@ -285,7 +301,7 @@ class Climb:
 
     def _candidate(self, case: Case, configuration: Configuration) -> Candidate:
         job = self._job(case, configuration, binaries=True)
-        return _candidate(job, self._good(self._bench.prepare([job])[0]))
+        return _candidate(job, self._good(self._formed([job])[0]))
 
     def _reference(self, case: Case, baseline: Baseline) -> Candidate:
         job = Job(baseline.variant.source, self._task, case, baseline.configurations[case.name])

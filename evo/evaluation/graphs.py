@@ -269,8 +269,7 @@ def prepare(execution: Execution, inputs: Inputs) -> None:
 def supply_gradients(execution: Execution, seed: int) -> None:
     """Supplies the gradients of the outputs that the forward phase left."""
     tensors = flatten_outputs(execution.outputs()).tensors
-    traced = sorted(int(source.key) for source in execution.plan.sources if source.kind == "gradient")
-    places = traced or [index for index, item in enumerate(tensors) if item.is_floating_point()]
+    places = execution.plan.gradient_places
     gradients = make_grad_outputs(tuple(tensors[place] for place in places), seed)
     execution.supply("gradient", dict(zip(places, gradients, strict=True)))
 
@@ -279,9 +278,8 @@ def collect(execution: Execution, task: Task, inputs: Inputs) -> tuple[str, tupl
     """Structure and tensors of everything a call produced, in the order that the judge expects."""
     gradients: list[torch.Tensor] = []
     if task.backward:
-        wanted = [item for item in inputs.arguments if isinstance(item, torch.Tensor) and item.requires_grad]
-        made = execution.gradients()
-        gradients = [torch.zeros_like(w) if g is None else g for g, w in zip(made, wanted, strict=True)]
+        made = zip(execution.gradients(), inputs.differentiable(), strict=True)
+        gradients = [torch.zeros_like(wanted) if gradient is None else gradient for gradient, wanted in made]
     positions = {source.key: source.value for source in execution.plan.sources if source.kind == "argument"}
     mutated = [execution.value(positions[position]) for position in task.mutates]
     flat = flatten_outputs(execution.outputs(), mutated, gradients)

@@ -40,6 +40,7 @@ def check(side: Side, lending: Lending, case: Case, draw: Draw, judge: Judge) ->
         refuse_changes(side.task, lending, Stage.GATE)
         if first is None:
             refuse_operators(side.task, answer)
+            refuse_aliases(lending, answer)
             first, peak_bytes = outputs, _peak_bytes(answer, outputs)
         elif not same_bits(first, outputs):
             text = (
@@ -92,6 +93,18 @@ def refuse_operators(task: Task, answer: dict[str, Any]) -> None:
         raise failed(Status.REJECTED, Stage.GATE, "no Triton kernel is launched", "no launch")
 
 
+def refuse_aliases(lending: Lending, answer: dict[str, Any]) -> None:
+    """Raises HostedFailure where outputs share memory with inputs or with each other and those of the reference do not. Told by the
+    candidate's own process: it keeps an honest module from handing its caller memory that changes under it."""
+    told = answer.get("aliases")
+    if not isinstance(told, list) or not all(_is_pair(item) for item in told):
+        raise failed(Status.REJECTED, Stage.GATE, "the module's process did not say where its outputs lie", "answer")
+    extra = sorted({(str(one), str(other)) for one, other in told} - lending.sharing)
+    if extra:
+        text = f"{extra[0][0]} shares memory with {extra[0][1]}; the reference returns new memory"
+        raise failed(Status.WRONG_STRUCTURE, Stage.GATE, text, "aliasing")
+
+
 def same_bits(a: Outputs, b: Outputs) -> bool:
     """Whether two calls gave the same structure and the same bytes."""
     if a.structure != b.structure or len(a.tensors) != len(b.tensors):
@@ -108,6 +121,10 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
     if (a.shape, a.dtype, a.stride()) != (b.shape, b.dtype, b.stride()):
         return False
     return torch.equal(a, b) or torch.equal(*(item.contiguous().reshape(-1).view(torch.uint8) for item in (a, b)))
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, list) and len(item) == 2 and all(isinstance(name, str) for name in item)
 
 
 def _peak_bytes(answer: dict[str, Any], outputs: Outputs) -> int:

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from triton.runtime.errors import OutOfResources
 
 from evo.evaluation.hosted_memory import Slot, aligned, open_block, span
 from evo.evaluation.hosted_recorder import Watch, allow_index, choose_autotuned, watch_launches
+from evo.evaluation.inputs import differentiable_places
 from evo.tracing.pruning import keep_needed
 from evo.tracing.recorder import Recording, Refused
 from evo.tracing.sandbox import receive_message, send_message
-from evo.tracing.trace_child import SOURCE_NAME, entry_of, load_module, recorded_call
+from evo.tracing.trace_child import SOURCE_NAME, differentiable, entry_of, load_module, recorded_call, tensors_in
 
 SOCKET = "host.sock"
 
@@ -119,6 +121,7 @@ class _Served:
         self._calls: dict[int, Callable[..., Any]] = {}
         self._made: dict[int, list[torch.Tensor]] = {}
         self._nested: dict[int, Any] = {}
+        self._aliases: list[tuple[str, str]] = []
         self._module: Any = None
 
     def load(self, data: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
@@ -155,13 +158,8 @@ class _Served:
 
     def prepare(self, data: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         """Makes what is called on each set: modules get their parameters here, and prepare their weights."""
-        for number, described in enumerate(self._sets):
+        for number in range(len(self._sets)):
             self._calls[number] = self._entry(self._tensors(number)[1])
-            if self._request["backward"] and self._request["form"] == "module":
-                call: Any = self._calls[number]
-                state = call.state_dict(keep_vars=True)
-                for name, item in described["parameters"].items():
-                    state[name].requires_grad_(item["requires_grad"])
         return {}
 
     def run(self, data: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
@@ -173,14 +171,17 @@ class _Served:
             if self._device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
         for number in data["sets"]:
-            arguments, _, seeds, lent = self._tensors(number)
+            arguments, parameters, seeds, lent = self._tensors(number)
             with ExitStack() as stack:
                 if data["watched"]:
                     stack.enter_context(self._watch.operators_named())
                 with torch.set_grad_enabled(self._request["backward"]):
                     result = self._calls[number](*arguments)
-                gradients = self._gradients(result, number, arguments, seeds)
+                wanted = differentiable(self._calls[number], self._request, parameters, arguments)
+                gradients = self._gradients(result, number, wanted, seeds)
             self._place(number, result, [arguments[position] for position in self._request["mutates"]], gradients)
+            if data["watched"]:
+                self._aliases = _aliases(tensors_in(result), arguments, parameters)
             if lent is not None and data["watched"]:
                 self._blocks[0][slice(*self._sets[number]["range"])].copy_(lent)
         if self._device == "cuda":
@@ -194,6 +195,7 @@ class _Served:
             "results": [[self._nested[number], [_described(item) for item in made]] for number, made in self._made.items()],
             "operators": sorted(self._watch.operators),
             "launches": self._watch.launches,
+            "aliases": self._aliases,
             "peak_bytes": torch.cuda.max_memory_allocated() if self._device == "cuda" else 0,
         }
 
@@ -207,11 +209,10 @@ class _Served:
         for name, parameter in parameters.items():
             recording.supply("parameter", name, parameter)
         choose_autotuned(self._request["configuration"], recording)
-        backward = [item for item in arguments if isinstance(item, torch.Tensor) and item.requires_grad]
-        wanted = backward if self._request["backward"] else []
         returned: list[Any] = []
         with self._watch.recorded(recording):
             call = self._entry(parameters)
+            wanted = differentiable(call, self._request, parameters, arguments)
 
             def kept(*given: Any) -> Any:
                 returned.append(call(*given))
@@ -233,19 +234,17 @@ class _Served:
     def _entry(self, parameters: dict[str, torch.Tensor]) -> Callable[..., Any]:
         return entry_of(getattr(self._module, self._request["entry"]), self._request, parameters)
 
-    def _gradients(self, result: Any, number: int, arguments: list[Any], seeds: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _gradients(self, result: Any, number: int, wanted: list[torch.Tensor], seeds: list[torch.Tensor]) -> list[torch.Tensor]:
         if not self._request["backward"]:
             return []
-        wanted = [item for item in arguments if isinstance(item, torch.Tensor) and item.requires_grad]
-        if self._request["form"] == "module":
-            call: Any = self._calls[number]
-            state = call.state_dict(keep_vars=True)
-            described = self._sets[number]["parameters"]
-            wanted = [*(state[name] for name, item in described.items() if item["requires_grad"]), *wanted]
-        differentiable = [item for item in _tensors(result) if item.requires_grad]
-        if [item.shape for item in differentiable] != [seed.shape for seed in seeds]:
-            raise WrongStructure(f"a gradient flows through {[tuple(item.shape) for item in differentiable]} only")
-        gradients = torch.autograd.grad(differentiable, wanted, seeds, allow_unused=True)
+        tensors = tensors_in(result)
+        found = [(place, tuple(tensors[place].shape)) for place in differentiable_places(tensors)]
+        asked = [(place, tuple(seed.shape)) for place, seed in zip(self._sets[number]["places"], seeds, strict=True)]
+        if found != asked:
+            raise WrongStructure(
+                f"outputs (by position, with shapes) that a gradient flows back through: {found}; expected {asked}"
+            )
+        gradients = torch.autograd.grad([tensors[place] for place, _ in found], wanted, seeds, allow_unused=True)
         return [torch.zeros_like(w) if g is None else g for g, w in zip(gradients, wanted, strict=True)]
 
     def _tensors(self, number: int) -> _Tensors:
@@ -323,11 +322,20 @@ def _nested(value: Any) -> tuple[Any, list[torch.Tensor]]:
     raise WrongStructure(f"an output of type {type(value).__name__}; allowed: tensors, None, and tuples, lists, dicts of them")
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
+def _aliases(outputs: list[torch.Tensor], arguments: list[Any], parameters: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
+    """Which outputs share memory with what was lent, or with each other, by name; see `evo.evaluation.aliasing`."""
+    made = [(f"output {index}", *_bytes_of(item)) for index, item in enumerate(outputs) if item.numel()]
+    given = [(f"parameter {name}", *_bytes_of(item)) for name, item in parameters.items() if item.numel()]
+    tensors = [(position, item) for position, item in enumerate(arguments) if isinstance(item, torch.Tensor) and item.numel()]
+    given += [(f"argument {position}", *_bytes_of(item)) for position, item in tensors]
+    pairs = [*combinations(made, 2), *((one, other) for one in made for other in given)]
+    return [(one[0], other[0]) for one, other in pairs if one[1] < other[2] and other[1] < one[2]]
+
+
+def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Address of the first byte, and of the one after the last."""
+    start = tensor.data_ptr()
+    return start, start + span(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
 def _described(tensor: torch.Tensor) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from evo.evaluation.aliasing import Sharing, tensor_sharing
 from evo.evaluation.hosted_memory import PATTERN, SharedBlock, Slot, aligned, lay_out, span, storage_bytes
 from evo.evaluation.inputs import Inputs, differentiable_places, make_grad_outputs, make_inputs
 from evo.evaluation.oracle import Outputs, flatten_outputs
@@ -41,12 +42,17 @@ class Lending:
         count: Sets.
         device: Where inputs are made.
         by_ipc: See `SharedBlock`.
+
+    Attributes:
+        sharing: What the reference's outputs share memory with.
     """
 
     def __init__(self, task: Task, case: Case, count: int, device: str, *, by_ipc: bool) -> None:
         self._task, self._case, self._device = task, case, device
         sample = make_inputs(task, case, 0, device)
-        seeds, outputs = _reference_outputs(task, sample, 0)
+        outputs, self.sharing = _reference_outputs(task, sample)
+        self._places = differentiable_places(outputs) if task.backward else ()
+        seeds = make_grad_outputs(tuple(outputs[place].detach() for place in self._places), 0)
         wanted = list(sample.differentiable()) if task.backward else []
         produced = [*outputs, *(sample.arguments[position] for position in task.mutates), *wanted]
         # Twice what a reference produces, so that outputs with gaps between elements reach the judge, who knows what to say of them.
@@ -54,7 +60,7 @@ class Lending:
         self._wanted = len(wanted)
         self._slots: list[list[Slot]] = []
         self._ranges: list[tuple[int, int]] = []
-        self._sample, end = (sample, seeds), 0
+        self._sample, end = sample, 0
         for _ in range(count):
             slots, last = lay_out((*sample.tensors, *seeds), end)
             self._slots.append(slots)
@@ -73,21 +79,21 @@ class Lending:
     def request(self) -> dict[str, Any]:
         """What `hosted_child` is told."""
         names = list(self._task.parameters)
-        arguments = self._sample[0].arguments
+        arguments = self._sample.arguments
         sets = []
         for slots, limits in zip(self._slots, self._ranges, strict=True):
             left = iter(slots)
             parameters = {name: next(left).to_json() for name in names}
             given = [next(left).to_json() if isinstance(item, torch.Tensor) else item for item in arguments]
-            gradients = [slot.to_json() for slot in left]
-            sets.append({"arguments": given, "parameters": parameters, "gradients": gradients, "range": list(limits)})
+            gradients = {"gradients": [slot.to_json() for slot in left], "places": list(self._places)}
+            sets.append({"arguments": given, "parameters": parameters, **gradients, "range": list(limits)})
         return {"sets": sets, "slot_bytes": self.slot_bytes, "blocks": [self.inputs.handle, self.outputs.handle]}
 
     def fill(self, draws: Sequence[Draw], *, parameters_only: bool = False) -> None:
         """Makes the inputs of each draw, set by set; or, of a module, what it prepares its weights from and no more."""
         for slots, draw in zip(self._slots, draws, strict=True):
             inputs = make_inputs(self._task, self._case, draw.seed, self._device, draw.variation)
-            seeds = _reference_outputs(self._task, inputs, draw.seed)[0] if self._task.backward else ()
+            seeds = self._output_gradients(inputs, draw.seed)
             tensors = tuple(inputs.parameters.values()) if parameters_only else (*inputs.tensors, *seeds)
             for slot, tensor in zip(slots[: len(tensors)], tensors, strict=True):
                 self._kept[slot.start : slot.start + slot.nbytes].copy_(storage_bytes(tensor))
@@ -105,7 +111,7 @@ class Lending:
         if not bool(different.any()):
             return 0, []
         names: list[int | str] = [*self._task.parameters]
-        names += [position for position, item in enumerate(self._sample[0].arguments) if isinstance(item, torch.Tensor)]
+        names += [position for position, item in enumerate(self._sample.arguments) if isinstance(item, torch.Tensor)]
         found: list[int | str] = []
         for slots in self._slots:
             for name, slot in zip((*names, *("gradient" for _ in slots[len(names) :])), slots, strict=True):
@@ -178,21 +184,25 @@ class Lending:
         mutated, gradients = tensors[own : len(tensors) - wanted], tensors[len(tensors) - wanted :]
         return flatten_outputs(returned, mutated, gradients)
 
+    def _output_gradients(self, inputs: Inputs, seed: int) -> tuple[torch.Tensor, ...]:
+        """What the oracle sends back through outputs that have a gradient; see `evo.evaluation.oracle`."""
+        if not self._places:
+            return ()
+        outputs, _ = _reference_outputs(self._task, inputs)
+        return make_grad_outputs(tuple(outputs[place].detach() for place in self._places), seed)
+
     def _synchronise(self) -> None:
         if self._device != "cpu":
             torch.cuda.synchronize()
 
 
-def _reference_outputs(task: Task, inputs: Inputs, seed: int) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
-    """The gradients that the oracle sends back through outputs that have one (see `evo.evaluation.oracle`), and the outputs."""
+def _reference_outputs(task: Task, inputs: Inputs) -> tuple[tuple[torch.Tensor, ...], Sharing]:
+    """The flattened tensors that the reference returns, and what memory they share."""
     copies = inputs.clone()
     leading: tuple[Any, ...] = (copies.parameters,) if task.form == "module" else ()
     with torch.set_grad_enabled(task.backward):
-        flat = flatten_outputs(task.reference(*leading, *copies.arguments))
-    outputs = tuple(item.detach() for item in flat.tensors)
-    if not task.backward:
-        return (), outputs
-    return make_grad_outputs(tuple(outputs[place] for place in differentiable_places(flat.tensors)), seed), outputs
+        tensors = flatten_outputs(task.reference(*leading, *copies.arguments)).tensors
+    return tensors, tensor_sharing(tensors, copies)
 
 
 def _nested(node: Any, tensors: Any, depth: int) -> Any:

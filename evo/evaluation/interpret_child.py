@@ -24,10 +24,11 @@ import triton
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
+from evo.evaluation.inputs import differentiable_places
 from evo.tracing.facade import CudaFacade, fake_cuda
 from evo.tracing.recorder import Recording, Refused, Untraceable
 from evo.tracing.targets import TARGETS
-from evo.tracing.trace_child import SOURCE_NAME, load_module
+from evo.tracing.trace_child import SOURCE_NAME, differentiable, entry_of, load_module, tensors_in
 
 
 class OutOfBounds(Exception):
@@ -45,7 +46,7 @@ def interpret(request: dict[str, Any]) -> dict[str, Any]:
         request: ``source``, ``entry``, ``form``, ``configuration``, ``init_arguments``, ``backward``, ``target``; ``reversed`` (whether
             programs run from the last to the first); ``arguments`` and
             ``parameters`` with tensors as ``{"file", "dtype", "shape", "strides", "offset", "elements", "requires_grad"}``;
-            ``output_gradients`` likewise.
+            ``output_gradients`` likewise, each with its ``place`` among the flattened outputs.
 
     Returns:
         ``{"outputs": …, "gradients": […]}`` with tensors as ``{"tensor": {"file", "dtype", "shape", "strides"}}``, or
@@ -115,38 +116,20 @@ def _run(module: Any, request: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]
         raise Refused(f"the module does not define {request['entry']}")
     arguments = [_mapped_tensor(item) if isinstance(item, dict) else item for item in request["arguments"]]
     parameters = {name: _mapped_tensor(spec) for name, spec in request["parameters"].items()}
-    wanted: list[torch.Tensor] = []
-    call = entry
-    if request["form"] == "module":
-        call = entry(*request["init_arguments"])
-        call.load_state_dict(parameters, strict=True, assign=True)
-        call.requires_grad_(False)
-        state = call.state_dict(keep_vars=True)
-        if request["backward"]:
-            wanted = [state[name].requires_grad_() for name, spec in request["parameters"].items() if spec["requires_grad"]]
-        if hasattr(call, "prepare"):
-            call.prepare()
-    if request["backward"]:
-        wanted += [item for item in arguments if isinstance(item, torch.Tensor) and item.requires_grad]
+    call = entry_of(entry, request, parameters)
+    wanted = differentiable(call, request, parameters, arguments)
     with torch.set_grad_enabled(bool(request["backward"])):
         result = call(*arguments)
     if not request["backward"]:
         return result, []
     seeds = [_mapped_tensor(item) for item in request["output_gradients"]]
-    differentiable = [item for item in _tensors(result) if item.requires_grad]
-    if [tuple(item.shape) for item in differentiable] != [tuple(seed.shape) for seed in seeds]:
-        shapes = [tuple(item.shape) for item in differentiable]
-        raise WrongStructure(f"outputs that a gradient flows through: {shapes}; expected {[tuple(seed.shape) for seed in seeds]}")
-    gradients = torch.autograd.grad(differentiable, wanted, seeds, allow_unused=True)
+    tensors = tensors_in(result)
+    found = [(place, tuple(tensors[place].shape)) for place in differentiable_places(tensors)]
+    asked = [(item["place"], tuple(item["shape"])) for item in request["output_gradients"]]
+    if found != asked:
+        raise WrongStructure(f"outputs (by position, with shapes) that a gradient flows back through: {found}; expected {asked}")
+    gradients = torch.autograd.grad([tensors[place] for place, _ in found], wanted, seeds, allow_unused=True)
     return result, [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, wanted, strict=True)]
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in _tensors(item)]
-    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, tuple | list) else []
 
 
 def _mapped_tensor(spec: Mapping[str, Any]) -> torch.Tensor:

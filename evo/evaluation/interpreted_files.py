@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from evo.evaluation.inputs import Inputs, make_grad_outputs
+from evo.evaluation.inputs import Inputs, differentiable_places, make_grad_outputs
 from evo.evaluation.oracle import Outputs, flatten_outputs
 from evo.records import Failure, Stage, Status
 from evo.tasks.base import Task
@@ -38,7 +38,7 @@ class Run:
     def request(self, source: str, configuration: Mapping[str, Any], target: str, *, backwards: bool) -> dict[str, Any]:
         """Writes the inputs; what `interpret_child.interpret` is asked."""
         task, inputs = self._task, self._inputs
-        seeds = _output_gradients(task, inputs, self._seed) if task.backward else ()
+        seeds = _output_gradients(task, inputs, self._seed) if task.backward else {}
         return {
             "source": source,
             "entry": task.entry,
@@ -56,7 +56,7 @@ class Run:
                 name: self._write(f"parameter-{index}.bin", tensor)
                 for index, (name, tensor) in enumerate(inputs.parameters.items())
             },
-            "output_gradients": [self._write(f"gradient-{index}.bin", seed) for index, seed in enumerate(seeds)],
+            "output_gradients": [{"place": place, **self._write(f"gradient-{place}.bin", seed)} for place, seed in seeds.items()],
         }
 
     def outputs(self, answer: Mapping[str, Any]) -> Outputs | Failure:
@@ -163,13 +163,14 @@ class Run:
         return data
 
 
-def _output_gradients(task: Task, inputs: Inputs, seed: int) -> tuple[torch.Tensor, ...]:
-    """The gradients that the oracle sends back through outputs that have one; see `evo.evaluation.oracle`."""
+def _output_gradients(task: Task, inputs: Inputs, seed: int) -> dict[int, torch.Tensor]:
+    """By place, the gradients that the oracle sends back through outputs that have one; see `evo.evaluation.oracle`."""
     copies = inputs.clone()
     leading: Sequence[Any] = (copies.parameters,) if task.form == "module" else ()
     with torch.enable_grad():
         flat = flatten_outputs(task.reference(*leading, *copies.arguments))
-    return make_grad_outputs(tuple(tensor.detach() for tensor in flat.tensors if tensor.requires_grad), seed)
+    places = differentiable_places(flat.tensors)
+    return dict(zip(places, make_grad_outputs(tuple(flat.tensors[place].detach() for place in places), seed), strict=True))
 
 
 def _storage_bytes(tensor: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from evo.evaluation.base import Claim, Effort, Evaluator, WorkItem
 from evo.evaluation.climb import Climb, Stopped, searched_hash
 from evo.evaluation.examination import Examination
+from evo.evaluation.form import Forms
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.tier import Tier
 from evo.evaluation.turns import Sharing, Turns
@@ -52,6 +53,7 @@ class LadderEvaluator(Evaluator):
         self._bench = workbench
         self._sharing = Sharing()
         self._clock = tier.clock
+        self._forms = Forms()
 
     @property
     def device(self) -> str:
@@ -68,7 +70,7 @@ class LadderEvaluator(Evaluator):
         """See `Evaluator`."""
         started = time.monotonic()
         tier = Turns(self._tier, self._sharing, self._clock)
-        climb = Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench, self._clock)
+        climb = Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench, self._clock, self._forms)
         try:
             evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify(self._examinations)
         except Stopped as stop:

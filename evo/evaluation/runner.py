@@ -153,7 +153,7 @@ class Execution:
         return self._returned(self.plan.outputs)
 
     def gradients(self) -> list[torch.Tensor | None]:
-        """After the backward phase: one per argument that requires a gradient."""
+        """After the backward phase: one per tensor whose gradient is asked for; see `LaunchPlan.gradients`."""
         return [None if index is None else self.value(index) for index in self.plan.gradients]
 
     def _returned(self, item: Any) -> Any:

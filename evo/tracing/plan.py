@@ -72,7 +72,7 @@ class Value(Record):
 @dataclass(frozen=True)
 class Source(Record):
     """What replay puts into a storage before a phase: kind ``argument`` (by position), ``parameter`` (by name), ``gradient`` (by
-    position among the outputs)."""
+    position among the flattened tensors of the outputs, for each that asks for one: `evo.tasks.inputs.differentiable_places`)."""
 
     kind: str
     key: int | str
@@ -176,7 +176,8 @@ class LaunchPlan:
         sources: What replay supplies.
         steps: Phase → steps.
         outputs: What the entry returned: tensors as ``{"value": n}``, tuples as lists, lists as ``{"list": […]}``, dicts, plain scalars.
-        gradients: Value per argument that requires a gradient (None where there is none), in order.
+        gradients: Value per tensor whose gradient is asked for (None where none flows to it): parameters in the task's order, then
+            arguments, as in `evo.tasks.inputs.Inputs.differentiable`.
         choices: Autotuned kernels met: name → number of configurations, of which the plan has one.
     """
 
@@ -198,6 +199,11 @@ class LaunchPlan:
         data["kernels"] = [kernel.kernel_hash for kernel in self.kernels]
         del data["choices"]
         return content_id(json.dumps(data, sort_keys=True))
+
+    @property
+    def gradient_places(self) -> tuple[int, ...]:
+        """Positions, among the flattened tensors of the outputs, of those that a gradient is supplied for."""
+        return tuple(sorted(int(source.key) for source in self.sources if source.kind == "gradient"))
 
     @property
     def launches(self) -> tuple[Launch, ...]:

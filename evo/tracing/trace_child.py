@@ -8,7 +8,7 @@ import random
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.compiler.errors import CompilationError
 from triton.runtime.autotuner import Autotuner
 
+from evo.tasks.inputs import differentiable_places
 from evo.tracing.facade import CudaFacade, fake_cuda
 from evo.tracing.plan import OPTION_TYPES, Kernel, LaunchPlan
 from evo.tracing.pruning import keep_needed
@@ -135,24 +136,40 @@ def _run(module: ModuleType, request: dict[str, Any], recording: Recording) -> L
     with mode, RecordingMode(recording), facade:
         call = entry_of(entry, request, parameters)
         facade.host_allowed = False
-        gradients_of = [item for item in arguments if isinstance(item, torch.Tensor) and item.requires_grad]
-        recorded_call(call, arguments, gradients_of if request["backward"] else [], recording, ("prepare", "prepare"))
-        outputs, gradients = recorded_call(
-            call, arguments, gradients_of if request["backward"] else [], recording, ("forward", "backward")
-        )
+        wanted = differentiable(call, request, parameters, arguments)
+        recorded_call(call, arguments, wanted, recording, ("prepare", "prepare"))
+        outputs, gradients = recorded_call(call, arguments, wanted, recording, ("forward", "backward"))
     return keep_needed(recording.plan(outputs, gradients))
 
 
 def entry_of(entry: Any, request: Mapping[str, Any], parameters: dict[str, torch.Tensor]) -> Callable[..., Any]:
-    """What is called: the function, or the module made from its class, with its parameters loaded and its weights prepared."""
+    """What is called: the function, or the module made from its class, with its parameters loaded and its weights prepared.
+
+    Of its own tensors, those ask for a gradient that the task's backward phase gives one; what it prepares of them is a constant.
+    """
     if request["form"] == "function":
         return entry  # type: ignore[no-any-return]
     module = entry(*request["init_arguments"])
     module.load_state_dict(parameters, strict=True, assign=True)
     module.requires_grad_(False)
+    for tensor in differentiable(module, request, parameters, ()):
+        tensor.requires_grad_()
     if hasattr(module, "prepare"):
-        module.prepare()
+        with torch.no_grad():
+            module.prepare()
     return module  # type: ignore[no-any-return]
+
+
+def differentiable(
+    call: Any, request: Mapping[str, Any], parameters: Mapping[str, torch.Tensor], arguments: Sequence[Any]
+) -> list[torch.Tensor]:
+    """What gradients are asked for, in the order of `evo.tasks.inputs.Inputs.differentiable`: a module's own tensors of parameters
+    that say so, then arguments; nothing where the task has no backward phase."""
+    if not request["backward"]:
+        return []
+    state = call.state_dict(keep_vars=True) if request["form"] == "module" else {}
+    own = [state[name] for name, parameter in parameters.items() if parameter.requires_grad]
+    return own + [item for item in arguments if isinstance(item, torch.Tensor) and item.requires_grad]
 
 
 def recorded_call(
@@ -169,21 +186,29 @@ def recorded_call(
     outputs = recording.encode(result)
     if not wanted:
         return outputs, ()
-    tensors = [item for item in (result if isinstance(result, tuple | list) else (result,)) if isinstance(item, torch.Tensor)]
-    differentiable = [item for item in tensors if item.requires_grad]
+    tensors = tensors_in(result)
+    places = differentiable_places(tensors)
     seeds = []
-    for index, item in enumerate(tensors):
-        if item.requires_grad:
-            recording.phase = "sources"
-            recording.steps.setdefault("sources", [])
-            seed = torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device="cuda")
-            if phases[0] == "forward":
-                recording.supply("gradient", index, seed)
-            seeds.append(seed)
+    for place in places:
+        item = tensors[place]
+        recording.phase = "sources"
+        recording.steps.setdefault("sources", [])
+        seed = item.new_empty_strided(item.shape, item.stride())
+        if phases[0] == "forward":
+            recording.supply("gradient", place, seed)
+        seeds.append(seed)
     recording.steps.pop("sources", None)
     recording.phase = phases[1]
-    gradients = torch.autograd.grad(differentiable, wanted, seeds, allow_unused=True)
+    gradients = torch.autograd.grad([tensors[place] for place in places], wanted, seeds, allow_unused=True)
     return outputs, tuple(None if item is None else recording.value(item) for item in gradients)
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """The tensors of a result in the order in which they are judged, however it is nested."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    items = result.values() if isinstance(result, Mapping) else result if isinstance(result, tuple | list) else ()
+    return [tensor for item in items for tensor in tensors_in(item)]
 
 
 @contextmanager

@@ -175,6 +175,9 @@ class Tracer:
             fits = isinstance(spec, TensorSpec) and (value.dtype, value.shape) == (spec.dtype, tuple(spec.shape))
             if source.kind != "gradient" and not fits:
                 problem = f"{source.kind} {source.key} is not such a tensor in case {case.name}"
+        asked = sum(isinstance(spec, TensorSpec) and spec.requires_grad for spec in specs.values()) if task.backward else 0
+        if len(plan.gradients) != asked:
+            problem = f"it has {len(plan.gradients)} gradients of {asked}"
         if not problem:
             return None
         return _failure(Status.REJECTED, Stage.TRACE, f"the launch plan is not valid: {problem}", "invalid plan")

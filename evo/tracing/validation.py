@@ -63,6 +63,7 @@ def _parse(data: Any) -> p.LaunchPlan:
     _check_outputs(plan.outputs)
     for reference in _references(plan.outputs):
         _require(values[_integer(reference, 0, len(values) - 1, "output")].storage in live, "an output nobody made")
+    _check_gradients(plan, live)
     return plan
 
 
@@ -115,6 +116,20 @@ def _check_outputs(node: Any) -> None:
         _require(set(node) != {"list"} or isinstance(node["list"], list), "an output that is no list")
     for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list | tuple) else ():
         _check_outputs(inner)
+
+
+def _check_gradients(plan: p.LaunchPlan, live: set[int]) -> None:
+    """Gradients are supplied for outputs, for each at most once, and look like them; those that come out were made."""
+    made = all(plan.values[index].storage in live for index in plan.gradients if index is not None)
+    _require(made, "a gradient nobody made")
+    outputs = list(_references(plan.outputs))
+    places = [source.key for source in plan.sources if source.kind == "gradient"]
+    _require(len(set(places)) == len(places), "two gradients of one output")
+    for source in plan.sources:
+        if source.kind == "gradient":
+            output = plan.values[outputs[_integer(source.key, 0, len(outputs) - 1, "gradient of output")]]
+            value = plan.values[source.value]
+            _require((value.dtype, value.shape) == (output.dtype, output.shape), f"the gradient of output {source.key}")
 
 
 def _check_launch(step: p.Launch, plan: p.LaunchPlan, live: set[int]) -> None:

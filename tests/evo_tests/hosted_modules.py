@@ -18,6 +18,8 @@ HANGS = GOOD.replace("    return y\n", "    while True:\n        pass\n")
 EXITS = GOOD.replace("    return y\n", "    import os\n    os._exit(0)\n")
 RAISES = GOOD.replace("    return y\n", "    raise ValueError('no')\n")
 ANOTHER_SHAPE = GOOD.replace("    return y\n", "    return y.unsqueeze(0)\n")
+RETURNS_ITS_INPUT = GOOD.replace("    return y\n", "    return x[:, 0]\n")
+RETURNS_ONE_BUFFER_TWICE = GOOD.replace("    return y\n", "    return y, y\n")
 RETURNS_A_NUMBER = GOOD.replace("    return y\n", "    return y.tolist()\n")
 RANDOM = GOOD.replace("    return y\n", "    import random\n    y[0].fill_(random.random())\n    return y\n")
 

@@ -109,6 +109,14 @@ def test_equal_seeds_give_equal_verdicts(tier: InterpretedTier) -> None:
     assert check(tier, MODULE) == check(tier, MODULE)
 
 
+def test_inputs_of_a_public_seed_are_each_tiers_own(tier: InterpretedTier, workbench: Workbench) -> None:
+    other = InterpretedTier("cuda:90", deadline_s=6.0, workbench=workbench)
+    try:
+        assert check(other, MODULE) != check(tier, MODULE), "rounding errors of equal inputs would be equal"
+    finally:
+        other.close()
+
+
 def test_wrong_values_are_told_by_the_judge(tier: InterpretedTier) -> None:
     assert failure(tier, "v * 2 + 1", "v * 2").status is Status.WRONG_VALUES
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 
 _DIALECTS = frozenset({"tt", "arith", "math", "scf", "cf", "ub"})
-_BESIDES = frozenset({"llvm.intr.assume"})
-"""`tl.assume`: a promise on values, without effect."""
+_BESIDES = frozenset({"llvm.intr.assume", "gpu.barrier", "ttg.barrier"})
+"""`tl.assume`: a promise on values, without effect. `tl.debug_barrier` (by Triton version): threads of one program wait for each other."""
 _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _OPERATION = re.compile(r"(?<![\w.%@!#^$])([A-Za-z_]\w*)\.([A-Za-z_][\w.]*)")

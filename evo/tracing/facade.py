@@ -145,6 +145,7 @@ def fake_cuda(recording: Recording, target: Target) -> Iterator[None]:
         "set_device": driver.set_current_device,
         "device": lambda device=None: contextlib.nullcontext(),
         "device_of": lambda tensor=None: contextlib.nullcontext(),
+        "_DeviceGuard": lambda index=0: contextlib.nullcontext(),
         "Stream": _refuse("torch.cuda.Stream: work on another stream"),
         "stream": _refuse("torch.cuda.stream: work on another stream"),
         "Event": _refuse("torch.cuda.Event: timing inside a kernel module"),
@@ -152,6 +153,7 @@ def fake_cuda(recording: Recording, target: Target) -> Iterator[None]:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
+    setattr(torch._C, "_cuda_getCurrentRawStream", driver.get_current_stream)  # noqa: B010  what TorchInductor's wrappers import
     yield
 
 

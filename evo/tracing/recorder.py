@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evo.tracing.plan import EMPTY_OPERATORS, Allocate, Copy, Fill, Kernel, Launch, LaunchPlan, Operator, Source, Step, Value
@@ -52,6 +53,7 @@ class Recording:
     _value_of: dict[tuple[Any, ...], int] = field(default_factory=dict)
     _kernel_of: dict[str, int] = field(default_factory=dict)
     _alive: list[torch.Tensor] = field(default_factory=list)
+    _constants: dict[int, tuple[torch.Tensor, int | float | bool]] = field(default_factory=dict)
 
     def know(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's storage is already part of the plan."""
@@ -67,8 +69,31 @@ class Recording:
             self._alive.append(tensor)  # keeps the storage, so that its address is never used again
         return self._storage_of[key]
 
+    def lift(self, tensor: torch.Tensor) -> None:
+        """Notes a tensor of one number that torch made of a Python number, as for ``y[:, 0] = 0`` or ``torch.tensor(2.0, device=…)``."""
+        constant = getattr(tensor, "constant", None)
+        if constant is not None and constant.numel() == 1 and not constant.is_complex():
+            with no_dispatch():
+                self._constants[tensor.untyped_storage()._cdata] = (tensor, constant.item())
+
+    def lifted(self, tensor: Any) -> int | float | bool | None:
+        """The number of such a tensor, None of any other and once it is part of the plan."""
+        if not self._constants or not isinstance(tensor, torch.Tensor) or self.know(tensor):
+            return None
+        found = self._constants.get(tensor.untyped_storage()._cdata)
+        return None if found is None else found[1]
+
+    def place(self, tensor: Any) -> None:
+        """Makes such a tensor part of the plan: it lies on the device and is filled there."""
+        scalar = self.lifted(tensor)
+        if scalar is not None:
+            whole, _ = self._constants[tensor.untyped_storage()._cdata]
+            self.step(Allocate(self.storage(whole)))
+            self.step(Fill(self.value(whole), scalar))
+
     def value(self, tensor: torch.Tensor) -> int:
         """The index of a tensor of a known storage."""
+        self.place(tensor)
         if not self.know(tensor):
             raise Refused("a tensor is used that this call neither received nor allocated on the device")
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -90,6 +115,7 @@ class Recording:
 
     def address(self, tensor: torch.Tensor) -> int:
         """A made-up device address, aligned as the real one will be; it differs between the two traces of a variant."""
+        self.place(tensor)
         storage = self.storage(tensor)
         base = (1 << 44) + ((storage + 1) << 37) + (self.address_seed % 4096) * (ALIGNMENT << 4)
         return base + int(tensor.storage_offset()) * tensor.element_size()
@@ -172,6 +198,14 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "prim":  # questions about a tensor, not work
             return result
         record, tensors = self._recording, _tensors(result)
+        if name == "aten.lift_fresh" and not record.know(args[0]):
+            record.lift(result)
+            return result
+        if name in ("aten.copy_", "aten.fill_") and (scalar := record.lifted(args[1])) is not None:
+            record.step(Fill(record.value(args[0]), scalar))
+            return result
+        for item in args:
+            record.place(item)  # before a view of it passes for a computation
         if name in EMPTY_OPERATORS:
             self._allocate(result)
         elif name in _CONSTANT:

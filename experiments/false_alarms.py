@@ -40,7 +40,7 @@ from evo.records import Proposal, Status, Variant
 from evo.registry import find_operators
 from evo.tasks.base import Task
 from evo.tasks.loading import builtin_tasks, load_task, starting_sources
-from experiments.suites.tritonbench_verdicts import count_verdicts, verdicts_page
+from experiments.suites.tritonbench_verdicts import count_verdicts, replayed_rows, verdicts_page
 from operators.base import Context, OperatorKind, Parent
 from operators.rewrite.base import Rewrite, Site
 from operators.source import NotApplicableError, check, read_source
@@ -251,13 +251,17 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--crossed", type=int, default=8, help="crossovers per task")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2, help="files of TritonBench traced side by side")
+    parser.add_argument("--resume", action="store_true", help="keep what an earlier run with --tritonbench found replayed")
     parser.add_argument("--commit", default=None, help="of this project, where git cannot tell")
     options = parser.parse_args(given)
     session = measured_with(options.commit, typed("python experiments/false_alarms.py"))
     if options.tritonbench is not None:
         session["command"] = session["command"].replace(str(options.tritonbench), options.tritonbench.name)  # wherever it lies
-        results = {"session": session, **count_verdicts(options.tritonbench, MODELLED, options.workers, options.limit_s)}
-        write_results(options.out, f"tritonbench_trace_{session['triton'].partition('+')[0]}", results, verdicts_page(results))
+        name = f"tritonbench_trace_{session['triton'].partition('+')[0]}"
+        known = replayed_rows(options.out / f"{name}.json", session) if options.resume else {}
+        counted = count_verdicts(options.tritonbench, MODELLED, options.workers, options.limit_s, known)
+        results = {"session": session, **counted}
+        write_results(options.out, name, results, verdicts_page(results))
         return
     gpu = options.device == "gpu" or (options.device == "auto" and bool(queried("name")))
     tasks = {task.name: task for task in map(load_task, options.tasks)}

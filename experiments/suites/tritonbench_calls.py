@@ -7,13 +7,11 @@ of the call's tensors and numbers, and a specification of those.
 
 from __future__ import annotations
 
-import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import triton
 from torch.overrides import TorchFunctionMode
@@ -24,18 +22,13 @@ from evo.tracing.facade import fake_cuda
 from evo.tracing.recorder import Recording
 from evo.tracing.targets import TARGETS
 from evo.tracing.trace_child import describe, load_module
+from experiments.suites.tritonbench_entries import Made, Text, Unread, specification
 
-ENTRY = "suite_entry"
-"""Name of the function (or class) that stands for a call."""
 MAX_CALLS = 48
 """Different calls per file that are kept."""
 _CLAIMED = {torch.Tensor.is_cuda: True, torch.Tensor.is_cpu: False, torch.Tensor.device: torch.device("cuda:0")}
 _EMPTY = {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
 _BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
-
-
-class Unread(Exception):
-    """A call that no entry says: an argument is of a type that a task cannot give."""
 
 
 def record(request: dict[str, Any]) -> dict[str, Any]:
@@ -148,14 +141,14 @@ class Calls:
     def __init__(self) -> None:
         self.launches = 0
         self.noted: list[dict[str, Any]] = []
-        self.made: dict[int, tuple[Any, str, tuple[Any, ...], dict[str, Any]]] = {}
+        self.made: Made = {}
 
     def note(self, label: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], instance: Any = None) -> dict[str, Any]:
         """Notes a call, once."""
         entry: dict[str, Any] = {"label": label, "form": "function", "text": "", "arguments": [], "parameters": {}}
         entry |= {"backward": False, "launches": 0, "error": "", "unread": ""}
         try:
-            text = Text(self)
+            text = Text(self.made)
             if instance is None:
                 entry["text"] = text.function(label, args, kwargs)
             else:
@@ -164,7 +157,7 @@ class Calls:
         except Unread as error:
             entry["unread"] = str(error)
         for other in self.noted:
-            if all(other[key] == entry[key] for key in ("label", "text", "arguments", "parameters", "unread")):
+            if _is_same(other, entry):
                 return other
         if len(self.noted) < MAX_CALLS:
             self.noted.append(entry)
@@ -182,6 +175,20 @@ class Calls:
         for entry in self.noted:
             wanted = [item for item in entry["arguments"] if isinstance(item, dict) and item["requires_grad"]]
             entry["backward"] = entry["backward"] or bool(wanted)
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two calls are the same but for the values of their tensors."""
+    plain = all(one[key] == other[key] for key in ("label", "text", "unread"))
+    pairs = zip(
+        [*one["arguments"], *one["parameters"].values()], [*other["arguments"], *other["parameters"].values()], strict=False
+    )
+    return plain and len(one["arguments"]) == len(other["arguments"]) and all(_layout(a) == _layout(b) for a, b in pairs)
+
+
+def _layout(item: Any) -> Any:
+    kept = ("shape", "dtype", "strides", "offset", "requires_grad")
+    return [item[key] for key in kept] if isinstance(item, dict) else (type(item), item)
 
 
 class Spy:
@@ -231,107 +238,3 @@ def _bare(item: Any) -> Any:
 def _first_choice(kernel: Any) -> dict[str, Any]:
     configs = getattr(kernel, "configs", None) or getattr(getattr(kernel, "fn", None), "configs", None)
     return dict(configs[0].all_kwargs()) if configs else {}
-
-
-class Text:
-    """Writes a call as source; collects the tensors and numbers it takes, or writes numbers too (`constant`)."""
-
-    def __init__(self, calls: Calls, *, constant: bool = False) -> None:
-        self.arguments: list[Any] = []
-        self._calls = calls
-        self._constant = constant
-
-    def function(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """A function that makes the call."""
-        call = self.call(name, args, kwargs)
-        given = "" if name.endswith("]") else "return "  # what a launch gives is nothing that an entry may return
-        return f"def {ENTRY}({', '.join(f'a{place}' for place in range(len(self.arguments)))}):\n    {given}{call}\n"
-
-    def module(
-        self, name: str, made: Sequence[Any], named: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> str:
-        """A class that makes what the test made, and is called as the test called it."""
-        init = Text(self._calls, constant=True).call("super().__init__", made, named)
-        call = self.call("super().forward", args, kwargs)
-        taken = ", ".join(["self", *(f"a{place}" for place in range(len(self.arguments)))])
-        return f"class {ENTRY}({name}):\n    def __init__(self):\n        {init}\n\n    def forward({taken}):\n        return {call}\n"
-
-    def call(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """The call as an expression."""
-        given = [self._value(item) for item in args] + [f"{key}={self._value(item)}" for key, item in kwargs.items()]
-        return f"{name}({', '.join(given)})"
-
-    def _value(self, item: Any) -> str:
-        if id(item) in self._calls.made:
-            _, name, args, kwargs = self._calls.made[id(item)]
-            return self.call(name, args, kwargs)
-        if isinstance(item, torch.Tensor):
-            return self._argument(specification(item))
-        if isinstance(item, np.generic):
-            return self._value(item.item())
-        if item is None or isinstance(item, str | torch.dtype):
-            return repr(item)
-        if isinstance(item, float) and not math.isfinite(item):
-            return f"float({str(item)!r})"
-        if isinstance(item, bool | int | float):
-            return self._argument(item)
-        if isinstance(item, torch.device):
-            return "torch.device('cuda')"
-        if isinstance(item, list):
-            return f"[{', '.join(map(self._value, item))}]"
-        if isinstance(item, tuple):
-            return f"({''.join(f'{self._value(part)}, ' for part in item)})"
-        if isinstance(item, dict):
-            return f"{{{', '.join(f'{key!r}: {self._value(part)}' for key, part in item.items())}}}"
-        if isinstance(item, triton.language.dtype):
-            return (
-                f"triton.language.{item!s}"
-                if hasattr(triton.language, str(item))
-                else f"triton.language.{item.__class__.__name__}"
-            )
-        if getattr(item, "__module__", "") == "kernel" and hasattr(item, "__name__"):
-            return str(item.__name__)
-        raise Unread(f"an argument of type {type(item).__name__}")
-
-    def _argument(self, item: Any) -> str:
-        if self._constant and isinstance(item, dict):
-            raise Unread("a module made from a list of tensors")
-        if self._constant:
-            return repr(item)
-        self.arguments.append(item)
-        return f"a{len(self.arguments) - 1}"
-
-
-def specification(tensor: torch.Tensor) -> dict[str, Any]:
-    """A `TensorSpec` in JSON form: the layout as it is, and of the values what kind of draw they look like.
-
-    Raises:
-        Unread: No TensorSpec says it.
-    """
-    with torch._C.DisableTorchFunction():
-        if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_quantized:
-            raise Unread(f"a tensor of {tensor.dtype}, {tensor.layout}")
-        found: dict[str, Any] = {
-            "shape": list(tensor.shape),
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "strides": list(tensor.stride()),
-            "offset": tensor.storage_offset(),
-            "requires_grad": bool(tensor.requires_grad),
-        }
-        return found | _looks(tensor.detach())
-
-
-def _looks(tensor: torch.Tensor) -> dict[str, Any]:
-    if tensor.numel() == 0 or not bool(tensor.any() if tensor.dtype is not torch.float8_e5m2 else True):
-        return {"distribution": "zeros"}
-    values = tensor.double() if tensor.is_floating_point() else tensor.long()
-    low, high = float(values.min()), float(values.max())
-    if low == high == 1.0:
-        return {"distribution": "ones"}
-    if not tensor.is_floating_point():
-        return {"distribution": "integers", "low": low, "high": high + 1}
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return {"distribution": "normal"}
-    if low >= 0.0 and high <= 1.0:
-        return {"distribution": "uniform"}
-    return {"distribution": "normal", "scale": max(float(values.std(correction=0)), 1e-6)}

@@ -7,6 +7,7 @@ call's arguments are none that a task can give. The worst call counts. Nothing i
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -28,11 +29,30 @@ from experiments.suites.tritonbench import Called, Recorded, Recording, read_fil
 VERDICTS = ("failed", "refused", "hosted", "unread", "replayed")
 """From worst to best."""
 _STATUS = {Status.UNTRACEABLE: "hosted", Status.REJECTED: "refused"}
-JUDGEMENTS: Sequence[tuple[str, str, str]] = ()
+JUDGEMENTS: Sequence[tuple[str, str, str]] = (
+    (r"^torch computes aten\.(rand|randn|randint)\b", "right", "torch draws random numbers; a task may allow that operator"),
+    (r"^torch computes aten\.", "right", "torch computes a part of the result; a task may allow those operators"),
+    (r"no Triton kernel is launched", "right", "on these arguments the wrapper launches nothing of its own"),
+    (
+        r"reads a value on the host|moves data to the host",
+        "right",
+        "the wrapper reads a value on the host: the hosted tier takes it",
+    ),
+    (r"Block pointers have been removed", "right", "block pointers are gone from this Triton"),
+    (r"No module named 'triton\.ops", "right", "triton.ops is gone from Triton"),
+    (r"without a device makes a host tensor", "right", "the wrapper makes a tensor on the host in every call"),
+    (r"another stream", "right", "work on another stream is timed by nobody"),
+    (r"^a tensor is used that this call neither", "right", "values of several numbers come from the host in every call"),
+    (r"^a tensor of torch\.|^dtype '|an argument of type|a module as an argument", "right", "a task gives no such argument"),
+    (r"the record process ended", "right", "the test itself took too long on the CPU"),
+    (r"^\(triton\.language\.\w+, triton\.language\.\w+\)$", "right", "this Triton's libdevice has no such overload"),
+)
 """Pattern of a message, ``right`` or ``false alarm``, and why. The first that is found counts."""
 
 
-def count_verdicts(folder: Path, target: str, workers: int, limit_s: float) -> dict[str, Any]:
+def count_verdicts(
+    folder: Path, target: str, workers: int, limit_s: float, known: Mapping[str, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
     """The verdicts on all files.
 
     Args:
@@ -40,6 +60,7 @@ def count_verdicts(folder: Path, target: str, workers: int, limit_s: float) -> d
         target: What kernels are traced for.
         workers: Files side by side.
         limit_s: No file is begun later than this.
+        known: Rows by file of an earlier, limited run that are kept, see `replayed_rows`.
     """
     begun = time.monotonic()
     bench = Workbench(target, workers=workers)
@@ -50,6 +71,8 @@ def count_verdicts(folder: Path, target: str, workers: int, limit_s: float) -> d
     late = threading.Event()
 
     def judge(path: Path) -> dict[str, Any] | None:
+        if known and path.name in known:
+            return dict(known[path.name])
         if time.monotonic() - begun > limit_s:
             late.set()
             return None
@@ -74,6 +97,15 @@ def count_verdicts(folder: Path, target: str, workers: int, limit_s: float) -> d
         "verdicts": dict(Counter(row["verdict"] for row in rows)),
         "rows": rows,
     }
+
+
+def replayed_rows(file: Path, session: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Rows of an earlier run's results that need not be made again: of the same versions, and replayed; none without such results."""
+    if not file.exists():
+        return {}
+    earlier = json.loads(file.read_text(encoding="utf-8"))
+    same = all(earlier["session"][key] == session[key] for key in ("torch", "triton", "python"))
+    return {row["file"]: row for row in earlier["rows"] if same and row["verdict"] == "replayed"}
 
 
 @contextmanager

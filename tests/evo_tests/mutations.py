@@ -131,7 +131,7 @@ class Server:
                 future.set_exception(RuntimeError(f"the process that runs mutations ended: exit {self._process.wait()}"))
 
 
-def unnoticed(mutation: Mutation, answer: dict[str, Any], unmutated: dict[str, Any]) -> str:
+def unnoticed(answer: dict[str, Any], unmutated: Sequence[dict[str, Any]]) -> str:
     """Why a mutation does not count as noticed; empty where it does. The test that noticed it must pass without it."""
     if "problem" in answer:
         return f"{answer['problem']}\n{answer.get('log', '')}"
@@ -140,8 +140,9 @@ def unnoticed(mutation: Mutation, answer: dict[str, Any], unmutated: dict[str, A
     (node, error), *_ = answer["failed"].items()
     if answer["code"] != 1 or error.split(":")[0] in BROKEN_CODE:
         return f"the mutation breaks the code rather than a check: {node}: {error}\n{answer['log']}"
-    if node not in unmutated["passed"]:
-        return f"{node} fails without the mutation too, or does not run: {unmutated['failed'].get(node, '')}"
+    if not any(node in found["passed"] for found in unmutated):
+        why = [found["failed"][node] for found in unmutated if node in found["failed"]]
+        return f"{node} fails without the mutation too, or does not run: {why}"
     return ""
 
 

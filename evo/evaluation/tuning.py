@@ -1,48 +1,73 @@
-"""Chooses the configurations of one variant on one case that are worth trying, with Optuna's TPE; evaluates nothing.
+"""Chooses the configurations of one variant that are worth trying, on a group of cases at once; evaluates nothing.
 
-The declared configuration comes first, then the hints of relatives, then samples of a multivariate tree-structured Parzen
-estimator (Bergstra et al., 2011), which needs few trials to learn which knobs matter together. Numeric knobs are given to it as
-their rank among the sorted choices, so 64 and 128 are neighbours and 4096 is far away, whatever the scale.
+One Optuna study per tuner. The declared configuration comes first, then hints (of relatives, authors, other devices), then what a
+surrogate promises most (`evo.evaluation.tuning_surrogate`), every few trials a sample of Optuna's tree-structured Parzen estimator
+(Bergstra et al., 2011; multivariate, with constraints), which sees the same study. Why this mixture: `experiments/tuning_synthetic.py`.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from evo.evaluation.tuning_space import Codes, KnobSpace
+from evo.evaluation.tuning_surrogate import Known, promises
 from evo.records import Configuration, KnobValue
 
-STARTUP_TRIALS = 5
+STARTUP_TRIALS = 4
 """Trials before TPE models anything; the declared configuration and the hints count."""
 
 RESAMPLING_ATTEMPTS = 8
-"""How often TPE may propose something known before an untried configuration is drawn uniformly."""
+"""How often TPE may propose something known before the surrogate is asked instead."""
 
-ENUMERATED = 4096
-"""Spaces up to this size are listed to find what is left of them; larger ones are sampled."""
+TPE_EVERY = 6
+"""Every so many trials one is TPE's."""
 
 _FEASIBLE = "feasible"
 
 
-class Tuner:
-    """Ask for a configuration, tell its latency; one `Tuner` per variant and case. Not thread-safe.
+@dataclass(frozen=True)
+class Answer:
+    """What became of one configuration.
 
-    What is asked for is a function of the arguments and of what was told so far, so a tuning that was interrupted and is told
-    the same answers again goes on as it would have.
+    Attributes:
+        configuration: As it was asked.
+        latencies_us: Case → microseconds, of the cases where it was timed; empty where it is infeasible.
+        pruned: It was given up after a first look, so that its latencies are rough or lack cases.
+    """
+
+    configuration: Configuration
+    latencies_us: Mapping[str, float]
+    pruned: bool = False
+
+    @property
+    def feasible(self) -> bool:
+        """Whether it ran on any case."""
+        return bool(self.latencies_us)
+
+
+class Tuner:
+    """Ask for configurations, tell their latencies; one `Tuner` per variant, device model and group of cases. Not thread-safe.
+
+    What is asked for is a function of the arguments and of what was told before, whatever the order of answers between two questions: a
+    tuning that was interrupted and is told the same answers again goes on as it would have. To have several trials under way, ask for a
+    batch of them (`ask_batch`).
 
     Args:
         space: Knob → allowed values; knobs that it lacks keep the value of `default`.
         default: Assigns every knob; tried first.
-        hints: Configurations to try next; values that the space does not allow are replaced by the default's.
-        trials: Configurations to try in all, the default included (it is tried even if this is 0).
+        hints: Configurations to try next; values that the space does not allow are replaced by the nearest, or the default's.
+        trials: Configurations to time in all, the default included (it is tried even if this is 0). As many again may turn out to be
+            infeasible: they cost no time of the device.
         seed: Of the sampler.
+        cases: Names of the cases that are tuned together; latencies are told for each.
 
     Raises:
         ValueError: `trials` is negative, or `default` lacks a knob of the space or has a value outside of it.
@@ -55,127 +80,154 @@ class Tuner:
         hints: Sequence[Configuration],
         trials: int,
         seed: int,
+        cases: Sequence[str] = ("",),
     ) -> None:
         if trials < 0:
             raise ValueError(f"trials must not be negative, given {trials}")
-        for name, choices in space.items():
-            if name not in default or default[name] not in choices:
-                raise ValueError(f"the default {default!r} does not set {name} to one of {list(choices)}")
-        self._default = default
-        self._choices = {name: _ordered(name, choices) for name, choices in sorted(space.items())}
-        self._distributions = {name: _distribution(name, choices) for name, choices in self._choices.items()}
-        self._first = [default, *(self._allowed(hint) for hint in hints)]
-        self._size = math.prod(len(choices) for choices in self._choices.values())
+        self.space = KnobSpace(space, default)
+        self.cases = tuple(cases)
+        self._distributions = {
+            name: _distribution(count, ordered)
+            for name, count, ordered in zip(self.space.names, self.space.counts, self.space.ordered, strict=True)
+        }
+        self._first = list(dict.fromkeys([default, *(self.space.nearest(hint) for hint in hints)]))
         self._trials = max(1, trials)
-        self._seed = seed
-        self._pending: dict[Configuration, Trial] = {}
-        self._asked: set[Configuration] = set()
-        self._told: list[tuple[Configuration, float | None]] = []
+        self._seed = seed % (1 << 63)
+        self._asked: dict[Configuration, Trial] = {}
+        self._answers: dict[Configuration, Answer] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._study = optuna.create_study(direction="minimize", sampler=self._sampler(0))
+        self.study = optuna.create_study(direction="minimize", sampler=self._sampler(0))
+        """Everything told so far, for Optuna's own analyses."""
 
     def ask(self) -> Configuration | None:
         """The next configuration, never one asked for before; None when all trials are asked for or the space is exhausted."""
-        if len(self._asked) >= min(self._trials, self._size):
+        infeasible = sum(not answer.feasible for answer in self._answers.values())
+        used = len(self._asked) - min(infeasible, self._trials)
+        if used >= self._trials or len(self._asked) >= self.space.size:
             return None
-        while self._first:
-            configuration = self._first.pop(0)
-            if configuration not in self._asked:
-                return self._given(configuration)
-        for attempt in range(RESAMPLING_ATTEMPTS):
-            self._study.sampler = self._sampler(len(self._asked) * RESAMPLING_ATTEMPTS + attempt)
-            trial = self._study.ask(self._distributions)
-            configuration = self._configuration(trial.params)
-            if configuration not in self._asked:
-                return self._noted(configuration, trial)
-            self._study.tell(trial, state=TrialState.FAIL)
-        return self._given(self._untried())
+        if self._first:
+            return self._given(self._first.pop(0))
+        if len(self._asked) % TPE_EVERY == TPE_EVERY - 1 and (sampled := self._sampled()) is not None:
+            return sampled
+        return self._given(self._promising())
+
+    def ask_batch(self, count: int) -> list[Configuration]:
+        """Up to `count` configurations that differ, to be tried side by side; none when `ask` gives None."""
+        batch: list[Configuration] = []
+        while len(batch) < count and (configuration := self.ask()) is not None:
+            batch.append(configuration)
+        return batch
 
     def tell(self, configuration: Configuration, latency_us: float | None, feasible: bool) -> None:
-        """Records the answer to one `ask`.
-
-        Args:
-            configuration: As `ask` returned it.
-            latency_us: Microseconds; None if not feasible.
-            feasible: False where the configuration does not compile, does not fit or is wrong. Optuna is told so as a violated
-                constraint: it then avoids the neighbourhood, where a failed trial would teach it nothing.
+        """`tell_cases` where there is one case.
 
         Raises:
             ValueError: The configuration is not open, or a latency is missing, not positive, or there without being feasible.
         """
-        if configuration not in self._pending:
-            raise ValueError(f"{configuration!r} was not asked for, or was told already")
-        if feasible != (latency_us is not None) or (latency_us is not None and not 0 < latency_us < math.inf):
+        if feasible != (latency_us is not None):
             raise ValueError(f"{configuration!r}: a positive latency if and only if feasible, given {latency_us}, {feasible}")
-        trial = self._pending.pop(configuration)
-        trial.set_user_attr(_FEASIBLE, feasible)
+        self.tell_cases(Answer(configuration, {} if latency_us is None else {self.cases[0]: latency_us}))
+
+    def tell_cases(self, answer: Answer) -> None:
+        """Records the answer to one question.
+
+        Optuna is told of an infeasible configuration as a violated constraint: it then avoids the neighbourhood, where a failed trial would
+        teach it nothing; of a pruned one as a pruned trial. The value of a trial is the geometric mean latency over cases.
+
+        Raises:
+            ValueError: The configuration is not open, a latency is not positive and finite, or is of an unknown case.
+        """
+        configuration, latencies = answer.configuration, answer.latencies_us
+        if configuration not in self._asked or configuration in self._answers:
+            raise ValueError(f"{configuration!r} was not asked for, or was told already")
+        if not set(latencies) <= set(self.cases) or not all(0 < latency < math.inf for latency in latencies.values()):
+            raise ValueError(f"{configuration!r}: positive latencies, on feasible cases of {self.cases}, given {dict(latencies)}")
+        self._answers[configuration] = answer
+        trial = self._asked[configuration]
+        trial.set_user_attr(_FEASIBLE, answer.feasible)
         # Only the rank of a value matters to TPE, and infeasible trials are ranked by their violation alone.
-        self._study.tell(trial, math.inf if latency_us is None else latency_us)
-        self._told.append((configuration, latency_us))
+        value = math.exp(float(np.mean(self._logs(answer)))) if answer.feasible else math.inf
+        if answer.pruned and answer.feasible:
+            trial.report(value, step=0)
+            self.study.tell(trial, state=TrialState.PRUNED)
+        else:
+            self.study.tell(trial, value)
 
     @property
     def best(self) -> tuple[Configuration, float] | None:
-        """The fastest feasible configuration told, the earliest among equals, with its latency in microseconds."""
-        feasible = [(configuration, latency) for configuration, latency in self._told if latency is not None]
-        return min(feasible, key=lambda item: item[1], default=None)
+        """`best_of` the first case."""
+        return self.best_of(self.cases[0])
+
+    def best_of(self, case: str) -> tuple[Configuration, float] | None:
+        """The fastest configuration on a case that was not pruned, the earliest asked among equals, with its latency in microseconds."""
+        answers = (self._answers[item] for item in self._asked if item in self._answers)
+        timed = [(a.configuration, a.latencies_us[case]) for a in answers if case in a.latencies_us and not a.pruned]
+        return min(timed, key=lambda item: item[1], default=None)
 
     def _given(self, configuration: Configuration) -> Configuration:
-        self._study.enqueue_trial({name: self._code(name, configuration[name]) for name in self._choices})
-        return self._noted(configuration, self._study.ask(self._distributions))
-
-    def _noted(self, configuration: Configuration, trial: Trial) -> Configuration:
-        self._asked.add(configuration)
-        self._pending[configuration] = trial
+        self.study.enqueue_trial(dict(zip(self.space.names, self.space.codes(configuration), strict=True)))
+        self._asked[configuration] = self.study.ask(self._distributions)
         return configuration
 
+    def _sampled(self) -> Configuration | None:
+        """TPE's choice; None where it knows nothing new."""
+        for attempt in range(RESAMPLING_ATTEMPTS):
+            self.study.sampler = self._sampler(len(self._asked) * RESAMPLING_ATTEMPTS + attempt)
+            trial = self.study.ask(self._distributions)
+            configuration = self.space.configuration([trial.params[name] for name in self.space.names])
+            if configuration not in self._asked:
+                self._asked[configuration] = trial
+                return configuration
+            self.study.tell(trial, state=TrialState.FAIL)
+        return None
+
+    def _promising(self) -> Configuration:
+        """What the surrogate promises most; anything untried while no latency is known."""
+        generator = np.random.default_rng([self._seed, len(self._asked)])
+        ranked = self._timed()
+        asked = {self.space.codes(item) for item in self._asked}
+        around = [codes for codes, _ in ranked[:5]]
+        candidates = [codes for codes in self.space.candidates(generator, around) if codes not in asked]
+        while not candidates:  # a large space, and all of a sample is known
+            candidates = [codes for codes in self.space.candidates(generator, []) if codes not in asked]
+        generator.shuffle(candidates)  # so that equals are not tried in order of their knobs
+        if not ranked:
+            return self.space.configuration(candidates[0])
+        known = Known(
+            [codes for codes, _ in ranked],
+            np.stack([logs for _, logs in ranked]),
+            [self.space.codes(item) for item in self._asked if item in self._answers and not self._answers[item].feasible],
+            [self.space.codes(item) for item in self._asked if item not in self._answers],
+        )
+        return self.space.configuration(candidates[int(np.argmax(promises(self.space, known, candidates)))])
+
+    def _timed(self) -> list[tuple[Codes, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
+        """Trials with latencies, by number; a case that a trial lacks is as much slower than its best as the others are."""
+        answers = [self._answers[item] for item in self._asked if item in self._answers]
+        rows = [(self.space.codes(answer.configuration), self._logs(answer)) for answer in answers if answer.feasible]
+        return sorted(rows, key=lambda row: float(row[1].mean()))
+
+    def _logs(self, answer: Answer) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        known = {case: math.log(latency) for case, latency in answer.latencies_us.items()}
+        bests = {case: self.best_of(case) for case in self.cases}
+        references = {case: math.log(best[1]) for case, best in bests.items() if best is not None}
+        behind = [known[case] - references[case] for case in known if case in references]
+        excess = float(np.mean(behind)) if behind else 0.0
+        filler = float(np.mean(list(known.values())))
+        logs = [known.get(case, references[case] + excess if case in references else filler) for case in self.cases]
+        return np.asarray(logs)
+
     def _sampler(self, stream: int) -> optuna.samplers.TPESampler:
-        seed = int(np.random.SeedSequence([self._seed % (1 << 63), stream]).generate_state(1)[0])
+        seed = int(np.random.SeedSequence([self._seed, stream]).generate_state(1)[0])
         with warnings.catch_warnings():  # experimental in Optuna 4, spelt otherwise from 5 on: the one form that both have
             warnings.simplefilter("ignore")
             return optuna.samplers.TPESampler(
                 seed=seed, n_startup_trials=STARTUP_TRIALS, multivariate=True, constraints_func=_violation
             )
 
-    def _allowed(self, hint: Configuration) -> Configuration:
-        kept = {name: hint[name] for name, choices in self._choices.items() if name in hint and hint[name] in choices}
-        return Configuration({**self._default, **kept})
 
-    def _configuration(self, codes: Mapping[str, int]) -> Configuration:
-        return Configuration({**self._default, **{name: self._choices[name][code] for name, code in codes.items()}})
-
-    def _code(self, name: str, value: KnobValue) -> int:
-        return self._choices[name].index(value)
-
-    def _untried(self) -> Configuration:
-        generator = np.random.default_rng([self._seed % (1 << 63), len(self._asked)])
-        if self._size <= ENUMERATED:
-            every = itertools.product(*(range(len(choices)) for choices in self._choices.values()))
-            left = [
-                c
-                for codes in every
-                if (c := self._configuration(dict(zip(self._choices, codes, strict=True)))) not in self._asked
-            ]
-            return left[int(generator.integers(len(left)))]
-        while True:  # the asked ones are a small part of a large space
-            codes = {name: int(generator.integers(len(choices))) for name, choices in self._choices.items()}
-            if (configuration := self._configuration(codes)) not in self._asked:
-                return configuration
-
-
-def _is_ordered(name: str, choices: Sequence[KnobValue]) -> bool:
-    # An autotuner's choices are positions in a list that its author wrote in any order.
-    return not name.startswith("autotune:") and all(isinstance(c, int | float) and not isinstance(c, bool) for c in choices)
-
-
-def _ordered(name: str, choices: Sequence[KnobValue]) -> tuple[KnobValue, ...]:
-    distinct = tuple(dict.fromkeys(choices))
-    return tuple(sorted(distinct, key=float)) if _is_ordered(name, distinct) else distinct
-
-
-def _distribution(name: str, choices: Sequence[KnobValue]) -> BaseDistribution:
-    if _is_ordered(name, choices):
-        return IntDistribution(0, len(choices) - 1)
-    return CategoricalDistribution(tuple(range(len(choices))))
+def _distribution(count: int, ordered: bool) -> BaseDistribution:
+    return IntDistribution(0, count - 1) if ordered else CategoricalDistribution(tuple(range(count)))
 
 
 def _violation(trial: FrozenTrial) -> tuple[float]:

@@ -122,3 +122,9 @@ def test_work_that_is_done_after_a_timed_call_is_noticed(host: CpuHost) -> None:
     assert isinstance(verdict, Failure), verdict
     assert verdict.status in (Status.WRONG_VALUES, Status.NONDETERMINISTIC)
     assert verdict.stage is Stage.TIME
+
+
+def test_outputs_that_are_handed_over_after_the_answer_are_noticed(host: CpuHost) -> None:
+    verdict = host.compare(work(modules.PLACES_LATER % 4), work(GOOD), CASE, 4, 0.0, 20)
+    assert isinstance(verdict, Failure), verdict
+    assert (verdict.status, verdict.stage) == (Status.WRONG_VALUES, Stage.TIME), verdict

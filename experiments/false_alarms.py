@@ -171,6 +171,7 @@ def count_own(tasks: Mapping[str, Task], device: str, limit_s: float, options: a
             judged = list(pool.map(lambda item: _judge(evaluator, item, None), starts))
             baselines = {verdict.task: made for verdict, made in judged if made is not None}
             rest = [item for item in kernels if item.kind != "start"]
+            random.Random(options.seed).shuffle(rest)  # what a limit leaves is of every task
             if device == "gpu":
                 rest += [Honest(item.task, "verified start", "start", "", item.source) for item in starts]
             end = begun + limit_s

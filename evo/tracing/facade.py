@@ -153,8 +153,14 @@ def fake_cuda(recording: Recording, target: Target) -> Iterator[None]:
     }
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
-    setattr(torch._C, "_cuda_getCurrentRawStream", driver.get_current_stream)  # noqa: B010  what TorchInductor's wrappers import
+    # What wrappers made by TorchInductor import:
+    setattr(torch._C, "_cuda_getCurrentRawStream", driver.get_current_stream)  # noqa: B010
+    setattr(torch._C._dynamo.guards, "_empty_strided_cuda", _empty_strided)  # noqa: B010
     yield
+
+
+def _empty_strided(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
 
 
 def _refuse(what: str) -> Any:

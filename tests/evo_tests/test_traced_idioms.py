@@ -76,5 +76,6 @@ def test_values_from_the_host_stay_refused(tracer: Tracer) -> None:
 
 def test_wrappers_as_torch_inductor_and_operator_libraries_write_them_trace(tracer: Tracer) -> None:
     guard = "from torch._C import _cuda_getCurrentRawStream as raw; raw(0)"
-    plan = traced(tracer, f"{guard}\n    with torch.cuda._DeviceGuard(x.device.index):\n        {LAUNCH}")
+    empty = "torch._C._dynamo.guards._empty_strided_cuda((4, 8), (8, 1), torch.float32)"
+    plan = traced(tracer, f"{guard}\n    with torch.cuda._DeviceGuard(x.device.index):\n        y = {empty}; {LAUNCH}")
     assert isinstance(plan, LaunchPlan), plan

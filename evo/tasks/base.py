@@ -164,7 +164,7 @@ class Task:
         form: ``function``, or ``module`` for an `nn.Module` whose parameters come from `parameters`.
         init_arguments: Plain arguments of the module's constructor.
         parameters: State of the module (name → spec); the reference is then called with a dict of them as its first argument.
-        backward: The gradients of the outputs with respect to arguments that require them are computed and judged too.
+        backward: The gradients of the outputs with respect to parameters and arguments that require them are computed and judged too.
         kind: Kernel kind, for statistics per kind: ``reduction``, ``norm``, ``gemm`` …
         path: The file it came from; filled in by the loader.
     """

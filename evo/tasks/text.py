@@ -24,7 +24,7 @@ def task_text(task: Task) -> str:
     if task.mutates:
         lines.append(f"Updated in place: arguments {', '.join(map(str, task.mutates))} (counted from 0)")
     if task.backward:
-        lines.append("Gradients with respect to the arguments marked (gradient) are computed and judged too.")
+        lines.append("Gradients with respect to what is marked (gradient) are computed and judged too.")
     if task.parameters:
         lines += ["Parameters:", *(f"  {name}: {_argument(spec)}" for name, spec in task.parameters.items())]
     lines += [

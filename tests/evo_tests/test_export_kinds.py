@@ -1,9 +1,11 @@
-"""Kernels of awkward kinds are exported as judged: an autotuned one pinned to its choice, one with gradients, one that writes in place."""
+"""Kernels of awkward kinds are exported as judged: an autotuned one pinned to its choice, one with gradients, one that writes in place,
+one whose outputs are random."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -88,6 +90,39 @@ TASK = Task(
 )
 '''
 
+RANDOM = '''
+from evo.tasks.random_tests import always
+
+
+def coins(x):
+    return torch.bernoulli(torch.full_like(x, 0.5))
+
+
+def fair(arguments, outputs):
+    yield always("a coin", (outputs[0] == 0) | (outputs[0] == 1))
+
+
+KERNEL = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def toss(y_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.where(tl.rand(7, at) < 0.5, 1.0, 0.0), mask=at < n)
+
+def coins(x):
+    y = torch.empty_like(x)
+    toss[(triton.cdiv(x.numel(), 128),)](y, x.numel(), BLOCK=128)
+    return y
+"""
+
+TASK = Task(
+    name="coin_tosses", description="A coin for each element.", entry="coins", reference=coins, oracle="stochastic", statistic=fair,
+    training_cases=(case("many", TensorSpec((500,), "float32")),), held_out_cases=(),
+    small_cases=(case("few", TensorSpec((70,), "float32")),), starting_kernels=(KERNEL,),
+)
+'''
+
 USE = """
 import json, torch
 import in_place, product, scale
@@ -115,6 +150,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExportReport]:
         "product": MATVEC.format(path=str(FOLDER / "autotuned_split_k.py")),
         "scale": SCALE.format(path=str(FOLDER / "autograd_scale_gelu.py")),
         "in_place": IN_PLACE,
+        "coin_tosses": RANDOM,
     }
     judge, tasks, entries = Judge(), [], []
     for number, (name, text) in enumerate(texts.items()):
@@ -145,9 +181,22 @@ def test_their_own_test_passes(report: ExportReport) -> None:
         ("product", 1, ()),
         ("scale", 1, ()),
         ("in_place", 1, ()),
+        ("coin_tosses", 1, ()),
     ]
-    done = run_python(report.out, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_front.py")
+    done = run_python(report.out, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_front.py")
     assert done.returncode == 0, done.stdout
+    assert "random outputs: their structure is as expected; values were judged by a statistic" in done.stdout
+
+
+def test_random_outputs_of_another_form_are_noticed(report: ExportReport, tmp_path: Path) -> None:
+    copy = tmp_path / "front"
+    shutil.copytree(report.out, copy)
+    kernel = copy / "coin_tosses" / report.tasks[3].kernels[0].name
+    kernel.write_text(kernel.read_text().replace("    return y\n", "    return y.double()\n"))
+    selected = ("-k", "test_kernel_is_exact_and_leaves_inputs_alone and coin_tosses")
+    done = run_python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selected, "test_front.py")
+    assert done.returncode == 1, done.stdout
+    assert "torch.float64" in done.stdout
 
 
 def test_an_autotuned_kernel_is_pinned_to_what_was_judged(report: ExportReport) -> None:

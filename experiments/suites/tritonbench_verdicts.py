@@ -41,6 +41,7 @@ JUDGEMENTS: Sequence[tuple[str, str, str]] = (
     (r"Block pointers have been removed", "right", "block pointers are gone from this Triton"),
     (r"No module named 'triton\.ops", "right", "triton.ops is gone from Triton"),
     (r"without a device makes a host tensor", "right", "the wrapper makes a tensor on the host in every call"),
+    (r"argument of type TensorWrapper", "false alarm", "triton.reinterpret is not recorded yet"),
     (r"another stream", "right", "work on another stream is timed by nobody"),
     (r"^a tensor is used that this call neither", "right", "values of several numbers come from the host in every call"),
     (r"^a tensor of torch\.|^dtype '|an argument of type|a module as an argument", "right", "a task gives no such argument"),

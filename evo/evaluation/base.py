@@ -37,6 +37,7 @@ class WorkItem:
         hints: Configurations that did well on relatives, to start tuning from; for VERIFY the chosen one per case in `chosen`.
         chosen: Case name → configuration that must be used (no tuning).
         incumbent: Fitness to reach; timing may stop early when it is out of reach. 0 for none.
+        front: Fitness of the best variant of the task; who comes near it in a quick tune gets a deep one. 0 for none.
     """
 
     number: int
@@ -46,6 +47,7 @@ class WorkItem:
     hints: tuple[Configuration, ...] = ()
     chosen: Mapping[str, Configuration] = field(default_factory=dict)
     incumbent: float = 0.0
+    front: float = 0.0
 
 
 Claim = Callable[[str, str], str | None]

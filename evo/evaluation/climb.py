@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping, Sequence
 
 from evo.errors import DeviceError
@@ -15,17 +16,17 @@ from evo.evaluation.racing import CaseRace, race
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.stages import StageClock
 from evo.evaluation.tier import Candidate, Checked
-from evo.evaluation.tuning import Tuner
+from evo.evaluation.tuning_rung import Preparation, TuningRung
 from evo.evaluation.turns import Turns
 from evo.knobs import Knobs, read_knobs
 from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id
 from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw
 from evo.tracing.tracer import lint
-from evo.tracing.workbench import Job, Prepared, Workbench
+from evo.tracing.workbench import Job, Outer, Prepared, Workbench
 
-TUNE_BATCH = 4
-"""Configurations prepared side by side per case while tuning."""
+NEAR_FRONT = 0.95
+"""Share of the best speedup of the task from which on a quick tune is followed by a deep one."""
 NEWCOMER = 1
 """Priority of a variant's first traces: work of variants that are further up comes first, since the device is nearer to waiting for it."""
 REGATE_ATTEMPTS = 3
@@ -154,19 +155,24 @@ class Climb:
 
     def _prepare(self, jobs: Sequence[Job], priority: int = 0) -> list[Prepared | Failure]:
         """Traced and compiled, and told to the tier."""
+        futures = self._bench.submit(jobs, priority=priority)
+        try:
+            return self._finish(jobs, futures)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _finish(self, jobs: Sequence[Job], futures: Sequence[Outer]) -> list[Prepared | Failure]:
+        """Waits for what the workbench was given, and tells the tier."""
         with self._clock.stage("prepare"):
-            prepared = self._formed(jobs, priority)
+            prepared = [self._formed(job, future.result()) for job, future in zip(jobs, futures, strict=True)]
         pairs = zip(jobs, prepared, strict=True)
         self._tier.announce([_candidate(job, item) for job, item in pairs if isinstance(item, Prepared) and item.binaries])
         return prepared
 
-    def _formed(self, jobs: Sequence[Job], priority: int = 0) -> list[Prepared | Failure]:
-        """Traced and compiled; a plan whose results have not the form of the reference's is a failure."""
-        items = self._bench.prepare(jobs, priority=priority)
-        return [
-            item if isinstance(item, Failure) else self._forms.failure(self._task, job.case, item.plan) or item
-            for job, item in zip(jobs, items, strict=True)
-        ]
+    def _formed(self, job: Job, item: Prepared | Failure) -> Prepared | Failure:
+        """A plan whose results have not the form of the reference's is a failure."""
+        return item if isinstance(item, Failure) else self._forms.failure(self._task, job.case, item.plan) or item
 
     def _draws(self, case: Case) -> tuple[Draw, ...]:
         return choose_draws(self._task, case, self._item.effort, self._tier.gates_on_binaries)
@@ -176,20 +182,34 @@ class Climb:
 
     def _tune(self, knobs: Knobs) -> dict[str, Candidate]:
         """The best gated configuration per training case."""
-        seed = self._settings.seed * 1_000_003 + self._item.number
-        settings = self._settings
-        trials = settings.start_tune_trials if self._item.baseline is None else settings.tune_trials
+        settings, baseline = self._settings, self._item.baseline
+        trials = settings.start_tune_trials if baseline is None else settings.tune_trials
         if trials == 0 or knobs.size == 1:
             return self._declared(knobs)
-        tuners = {
-            case.name: Tuner(knobs.space, knobs.default, self._hints(knobs), trials, seed + index)
-            for index, case in enumerate(self._task.training_cases)
-        }
-        tried: dict[str, list[tuple[float, Candidate]]] = {case.name: [] for case in self._task.training_cases}
-        while jobs := self._ask(tuners):
-            for job, item in zip(jobs, self._prepare(jobs), strict=True):
-                self._try(job, item, tuners[job.case.name], tried[job.case.name])
-        return {case.name: self._best(case, tried[case.name], knobs) for case in self._task.training_cases}
+        seed = settings.seed * 1_000_003 + self._item.number
+        preparation = Preparation(self._bench.submit, self._finish, lambda case, conf: self._job(case, conf, binaries=True))
+        rung = TuningRung(self._task, knobs, self._hints(knobs), seed, self._tier, preparation)
+        try:
+            rung.run(trials)
+            if settings.deep_tune_trials > trials and knobs.size > trials and self._nears_the_front(rung):
+                self._clock.count("deep tunes")
+                rung.run(settings.deep_tune_trials)
+        finally:
+            self._trials += rung.trials
+        return {case: self._best(self._task.case(case), rung, knobs) for case in (c.name for c in self._task.training_cases)}
+
+    def _nears_the_front(self, rung: TuningRung) -> bool:
+        """Whether a quick tune came so near to the best variant there is that a deep one may make it better."""
+        baseline, bests = self._item.baseline, rung.best_us()
+        if baseline is None or not self._item.front or len(bests) < len(self._task.training_cases):
+            return False
+        gains = []
+        for case in self._task.training_cases:
+            theirs = self._tier.latency_us(self._task, self._reference(case, baseline))
+            if isinstance(theirs, Failure):
+                return False
+            gains.append(math.log(theirs / bests[case.name]))
+        return math.exp(math.fsum(gains) / len(gains)) >= NEAR_FRONT * self._item.front
 
     def _declared(self, knobs: Knobs) -> dict[str, Candidate]:
         """The declared configuration everywhere: it is gated already, and no latency has to choose it."""
@@ -197,35 +217,16 @@ class Climb:
         prepared = [self._good(item) for item in self._prepare(jobs)]
         return {job.case.name: _candidate(job, item) for job, item in zip(jobs, prepared, strict=True)}
 
-    def _ask(self, tuners: Mapping[str, Tuner]) -> list[Job]:
-        jobs = []
-        for case in self._task.training_cases:
-            for _ in range(TUNE_BATCH):
-                configuration = tuners[case.name].ask()
-                if configuration is not None:
-                    jobs.append(self._job(case, configuration, binaries=True))
-        return jobs
-
-    def _try(self, job: Job, item: Prepared | Failure, tuner: Tuner, tried: list[tuple[float, Candidate]]) -> None:
-        latency = item if isinstance(item, Failure) else self._tier.latency_us(self._task, _candidate(job, item))
-        if isinstance(latency, Failure):
-            tuner.tell(job.configuration, None, False)
-            self._trials.append(Trial(job.case.name, job.configuration, latency.status, None, latency.message[:500]))
-        else:
-            assert isinstance(item, Prepared)
-            tuner.tell(job.configuration, latency, True)
-            self._trials.append(Trial(job.case.name, job.configuration, Status.PASSED, latency))
-            tried.append((latency, _candidate(job, item)))
-
-    def _best(self, case: Case, tried: list[tuple[float, Candidate]], knobs: Knobs) -> Candidate:
+    def _best(self, case: Case, rung: TuningRung, knobs: Knobs) -> Candidate:
         """The fastest configuration that passes the gate itself, so that tuning never wins with a wrong kernel."""
+        tried = rung.ranked(case)
         if not tried:
             last = next((trial for trial in reversed(self._trials) if trial.case == case.name), None)
             text = f"no configuration fits case {case.name}: {last.message if last else 'none was tried'}"
             status = last.status if last is not None else Status.OUT_OF_RESOURCES
             raise Stopped(Failure(status, Stage.COMPILE, text, f"{status.value}:no configuration"))
         problem: Failure | None = None
-        for _, candidate in sorted(tried, key=lambda pair: pair[0])[:REGATE_ATTEMPTS]:
+        for _, candidate in tried[:REGATE_ATTEMPTS]:
             problem = self._regate(candidate, knobs)
             if problem is None:
                 return candidate
@@ -301,7 +302,7 @@ class Climb:
 
     def _candidate(self, case: Case, configuration: Configuration) -> Candidate:
         job = self._job(case, configuration, binaries=True)
-        return _candidate(job, self._good(self._formed([job])[0]))
+        return _candidate(job, self._good(self._formed(job, self._bench.prepare([job])[0])))
 
     def _reference(self, case: Case, baseline: Baseline) -> Candidate:
         job = Job(baseline.variant.source, self._task, case, baseline.configurations[case.name])
@@ -317,7 +318,7 @@ class Climb:
 
     def _hints(self, knobs: Knobs) -> list[Configuration]:
         """What did well on relatives, then what the module's author thinks well of."""
-        return [*(hint for hint in self._item.hints if set(hint) == set(knobs.default)), *knobs.hints]
+        return [*(hint for hint in self._item.hints if set(hint) & set(knobs.space)), *knobs.hints]
 
     def _chosen(self, case: Case, knobs: Knobs) -> Configuration:
         return self._item.chosen.get(self._task.nearest_training_case(case).name, knobs.default)

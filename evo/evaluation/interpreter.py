@@ -134,7 +134,7 @@ class InterpretedTier(Tier):
         verdict = self._judge.judge(task, candidate.case, draw, outputs)
         return verdict if isinstance(verdict, Failure) else Checked(verdict.error_ratio, candidate.plan.scratch_bytes)
 
-    def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
+    def latency_us(self, task: Task, candidate: Candidate, worth_us: float = math.inf) -> float | Failure:
         """The modelled latency; see `evo.evaluation.estimate`."""
         refusal = self.refusal(task, candidate)
         if refusal is not None:

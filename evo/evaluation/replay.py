@@ -143,11 +143,13 @@ class ReplayTier(Tier):
                 worst[place] = Checked(max(before.error_ratio, checked.error_ratio), max(before.peak_bytes, checked.peak_bytes))
         return worst
 
-    def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
+    def latency_us(self, task: Task, candidate: Candidate, worth_us: float = math.inf) -> float | Failure:
         """Median of a few graph replays."""
         try:
             seed = self._seed(task, candidate.case, 0)
-            return float(self._crew.replay("latency", [_work(task, candidate)], lambda works: (works[0], seed, QUICK_REPLAYS)))
+            return float(
+                self._crew.replay("latency", [_work(task, candidate)], lambda works: (works[0], seed, QUICK_REPLAYS, worth_us))
+            )
         except WorkerDied as error:
             return self._died(candidate.case, error, Stage.TIME)
 

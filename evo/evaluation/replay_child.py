@@ -35,6 +35,8 @@ MAX_GRAPHS = 128
 THROTTLE_PAUSE_S = 0.25
 THROTTLE_ATTEMPTS = 20
 PAIRS_PER_READING = 8
+FIRST_LOOK = 3
+"""Replays that tell whether a configuration is worth more of them."""
 FIRST_PATTERN_BYTES = 4 << 20
 BASELINE = 1 << 20
 """Added to the number of a placement for the baseline's copy of its code, also where a candidate has the same plan."""
@@ -190,13 +192,17 @@ class ReplayProcess:
                 return False
         return True
 
-    def latency(self, work: Work, seed: int, replays: int) -> float | Missing:
-        """Median device latency in microseconds, from CUDA graphs over rotating inputs."""
+    def latency(self, work: Work, seed: int, replays: int, worth_us: float) -> float | Missing:
+        """Median device latency in microseconds, from CUDA graphs over rotating inputs; of fewer replays where the first ones all take
+        more than `worth_us`."""
         missing = self._take([work])
         if missing is not None:
             return missing
         graph = self._graph(work, seed, 0, None)
-        return sorted(graph.time_us() for _ in range(replays))[replays // 2]
+        times = [graph.time_us() for _ in range(min(FIRST_LOOK, replays))]
+        if min(times) <= worth_us:
+            times += [graph.time_us() for _ in range(replays - len(times))]
+        return sorted(times)[len(times) // 2]
 
     def compare(
         self, sides: Sequence[tuple[Work, Work]], seeds: Sequence[int], pairs: int, placement: int, order_seed: int, aa: bool

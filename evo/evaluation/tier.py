@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,8 +132,14 @@ class Tier(ABC):
         return passed
 
     @abstractmethod
-    def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
-        """A quick latency, for tuning; samples taken here never enter a fitness."""
+    def latency_us(self, task: Task, candidate: Candidate, worth_us: float = math.inf) -> float | Failure:
+        """A quick latency, for tuning; samples taken here never enter a fitness.
+
+        Args:
+            task: Of the candidate.
+            candidate: Its binaries must be there.
+            worth_us: A latency beyond it may be rough: a first look is enough to tell.
+        """
 
     @abstractmethod
     def compare(self, task: Task, candidate: Candidate, baseline: Candidate, *, pairs: int, incumbent: float) -> Timing | Failure:

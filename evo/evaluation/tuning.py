@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +17,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from evo.evaluation.tuning_space import Codes, KnobSpace
-from evo.evaluation.tuning_surrogate import Known, promises
+from evo.evaluation.tuning_space import Codes, Floats, KnobSpace
+from evo.evaluation.tuning_surrogate import SLOWEST, Known, promises
 from evo.records import Configuration, KnobValue
 
 STARTUP_TRIALS = 4
@@ -39,13 +39,16 @@ class Answer:
 
     Attributes:
         configuration: As it was asked.
-        latencies_us: Case → microseconds, of the cases where it was timed; empty where it is infeasible.
-        pruned: It was given up after a first look, so that its latencies are rough or lack cases.
+        latencies_us: Case → microseconds, of the cases where it was timed; empty where it is infeasible on all of them.
+        pruned: It was given up after a first look: its latencies are rough and far from the best, and it may not have been tried on all
+            cases.
+        unfit: Cases on which it cannot be run, where there are others.
     """
 
     configuration: Configuration
     latencies_us: Mapping[str, float]
     pruned: bool = False
+    unfit: Collection[str] = ()
 
     @property
     def feasible(self) -> bool:
@@ -111,6 +114,10 @@ class Tuner:
             return sampled
         return self._given(self._promising())
 
+    def extend(self, trials: int) -> None:
+        """Goes on until `trials` configurations are timed in all, where that is more than so far."""
+        self._trials = max(self._trials, trials)
+
     def ask_batch(self, count: int) -> list[Configuration]:
         """Up to `count` configurations that differ, to be tried side by side; none when `ask` gives None."""
         batch: list[Configuration] = []
@@ -159,9 +166,9 @@ class Tuner:
         return self.best_of(self.cases[0])
 
     def best_of(self, case: str) -> tuple[Configuration, float] | None:
-        """The fastest configuration on a case that was not pruned, the earliest asked among equals, with its latency in microseconds."""
+        """The fastest configuration on a case, the earliest asked among equals, with its latency in microseconds."""
         answers = (self._answers[item] for item in self._asked if item in self._answers)
-        timed = [(a.configuration, a.latencies_us[case]) for a in answers if case in a.latencies_us and not a.pruned]
+        timed = [(answer.configuration, answer.latencies_us[case]) for answer in answers if case in answer.latencies_us]
         return min(timed, key=lambda item: item[1], default=None)
 
     def _given(self, configuration: Configuration) -> Configuration:
@@ -182,9 +189,11 @@ class Tuner:
         return None
 
     def _promising(self) -> Configuration:
-        """What the surrogate promises most; anything untried while no latency is known."""
+        """What the surrogate promises most; with the declared configuration known to fail, and none to run, anything untried."""
         generator = np.random.default_rng([self._seed, len(self._asked)])
-        ranked = self._timed()
+        # Until the first answer, what is furthest from the declared configuration and not extreme does not depend on how fast that is.
+        unknown = [(self.space.codes(self.space.default), np.zeros(len(self.cases)))] if not self._answers else []
+        ranked = self._timed() or unknown
         asked = {self.space.codes(item) for item in self._asked}
         around = [codes for codes, _ in ranked[:5]]
         candidates = [codes for codes in self.space.candidates(generator, around) if codes not in asked]
@@ -201,20 +210,19 @@ class Tuner:
         )
         return self.space.configuration(candidates[int(np.argmax(promises(self.space, known, candidates)))])
 
-    def _timed(self) -> list[tuple[Codes, np.ndarray[tuple[int], np.dtype[np.float64]]]]:
-        """Trials with latencies, by number; a case that a trial lacks is as much slower than its best as the others are."""
+    def _timed(self) -> list[tuple[Codes, Floats]]:
+        """Configurations with latencies, fastest first."""
         answers = [self._answers[item] for item in self._asked if item in self._answers]
         rows = [(self.space.codes(answer.configuration), self._logs(answer)) for answer in answers if answer.feasible]
         return sorted(rows, key=lambda row: float(row[1].mean()))
 
-    def _logs(self, answer: Answer) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def _logs(self, answer: Answer) -> Floats:
+        """Per case; one that was not tried is as much slower than the best as the others are, one that cannot be run is far behind."""
         known = {case: math.log(latency) for case, latency in answer.latencies_us.items()}
-        bests = {case: self.best_of(case) for case in self.cases}
-        references = {case: math.log(best[1]) for case, best in bests.items() if best is not None}
-        behind = [known[case] - references[case] for case in known if case in references]
-        excess = float(np.mean(behind)) if behind else 0.0
-        filler = float(np.mean(list(known.values())))
-        logs = [known.get(case, references[case] + excess if case in references else filler) for case in self.cases]
+        bests = {case: math.log(best[1]) for case in self.cases if (best := self.best_of(case)) is not None}
+        behind = float(np.mean([known[case] - bests.get(case, known[case]) for case in known]))
+        usual = float(np.mean(list(known.values())))
+        logs = [known.get(case, bests.get(case, usual) + (SLOWEST if case in answer.unfit else behind)) for case in self.cases]
         return np.asarray(logs)
 
     def _sampler(self, stream: int) -> optuna.samplers.TPESampler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from threading import Condition, get_ident
@@ -101,10 +102,10 @@ class Turns:
         with self._turn(self._sharing.shared if self._tier.overlaps else self._sharing.alone, "check"):
             return self._tier.check_all(task, asked)
 
-    def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
+    def latency_us(self, task: Task, candidate: Candidate, worth_us: float = math.inf) -> float | Failure:
         """See `Tier.latency_us`."""
         with self._turn(self._sharing.alone, "tune"):
-            return self._tier.latency_us(task, candidate)
+            return self._tier.latency_us(task, candidate, worth_us)
 
     def compare_all(self, task: Task, sides: Sequence[Sides], *, pairs: int, placement: int) -> list[Timing] | Failure:
         """See `Tier.compare_all`."""

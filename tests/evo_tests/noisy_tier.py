@@ -71,7 +71,7 @@ class NoisyTier(Tier):
     def check(self, task: Task, candidate: Candidate, draws: Sequence[Draw]) -> Checked | Failure:
         return Checked(0.0, 0)
 
-    def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
+    def latency_us(self, task: Task, candidate: Candidate, worth_us: float = math.inf) -> float | Failure:
         return 100.0
 
     def compare(self, task: Task, candidate: Candidate, baseline: Candidate, *, pairs: int, incumbent: float) -> Timing | Failure:

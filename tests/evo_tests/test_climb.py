@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -43,7 +44,7 @@ class Watched(NoisyTier):
             return Failure(Status.WRONG_VALUES, Stage.GATE, "wrong", "wrong")
         return Checked(0.5, 64)
 
-    def latency_us(self, task: Task, candidate: Candidate) -> float | Failure:
+    def latency_us(self, task: Task, candidate: Candidate, worth_us: float = math.inf) -> float | Failure:
         return float(str(candidate.configuration["BLOCK"]))
 
     def compare_all(self, task: Task, sides: Sequence[Sides], *, pairs: int, placement: int) -> list[Timing] | Failure:

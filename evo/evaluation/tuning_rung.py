@@ -1,0 +1,179 @@
+"""The tuning rung of a climb: times what a tuner asks for while what it will ask next is compiled, and gives up early what is hopeless.
+
+Cases of equal dtypes form a group with one tuner: each configuration is timed on all cases of its group, and each case keeps its own best.
+Kernels that do not depend on the case are then compiled once for all of them. Two generations of configurations are under way per
+group, one being timed, one being compiled: what a generation asks for depends on the answers to all but the one before it, and not on
+who is ready first, so that equal answers give equal questions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from evo.evaluation.tier import Candidate
+from evo.evaluation.tuning import Answer, Tuner
+from evo.evaluation.turns import Turns
+from evo.knobs import Knobs
+from evo.records import Configuration, Failure, Status, Trial
+from evo.tasks.base import Case, Task, TensorSpec
+from evo.tracing.workbench import Job, Outer, Prepared
+
+GENERATION = 2
+"""Configurations of a group that are asked for at a time."""
+AHEAD = 2
+"""Generations of a group under way: one timed, the others compiled."""
+WORTH = 1.2
+"""Ratio to the best of a case beyond which a latency need not be known well."""
+HOPELESS = 3.0
+"""Ratio to the best of a case beyond which a configuration is not tried on the other cases of its group."""
+CONTEST = 1.02
+FINALISTS = 3
+"""So many of the fastest configurations of a case, if within this ratio of its best, are timed once more before one is chosen."""
+
+Finish = Callable[[Sequence[Job], Sequence[Outer]], list[Prepared | Failure]]
+"""Waits for prepared jobs."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """How jobs are traced and compiled.
+
+    Attributes:
+        start: Begins it and returns at once.
+        finish: Waits for what `start` gave.
+        job: The job of a case in a configuration.
+    """
+
+    start: Callable[[Sequence[Job]], Sequence[Outer]]
+    finish: Finish
+    job: Callable[[Case, Configuration], Job]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Configurations of one group under way."""
+
+    tuner: Tuner
+    asked: tuple[Configuration, ...]
+    jobs: tuple[Job, ...]
+    futures: Sequence[Outer]
+
+
+class TuningRung:
+    """Tunes one variant on all training cases.
+
+    Args:
+        task: Whose cases.
+        knobs: Of the variant.
+        hints: Configurations to start from.
+        seed: Of the tuners.
+        tier: Where candidates are timed.
+        preparation: See `Preparation`.
+    """
+
+    def __init__(
+        self, task: Task, knobs: Knobs, hints: Sequence[Configuration], seed: int, tier: Turns, preparation: Preparation
+    ) -> None:
+        self._task, self._tier, self._preparation = task, tier, preparation
+        self._cases = {case.name: case for case in task.training_cases}
+        self.tuners = tuple(
+            Tuner(knobs.space, knobs.default, hints, 0, seed + index, [case.name for case in group])
+            for index, group in enumerate(case_groups(task.training_cases))
+        )
+        self.trials: list[Trial] = []
+        """Every configuration tried per case, in an order that answers alone determine."""
+        self._timed: dict[str, dict[Configuration, tuple[float, Candidate]]] = {name: {} for name in self._cases}
+
+    def run(self, trials: int) -> None:
+        """Tunes until `trials` configurations of each group are timed; called again with more it goes on."""
+        for tuner in self.tuners:
+            tuner.extend(trials)
+        under_way: deque[Generation] = deque()
+        try:
+            for _ in range(AHEAD):
+                for tuner in self.tuners:
+                    self._ask(tuner, under_way)
+            while under_way:
+                generation = under_way.popleft()
+                self._answer(generation)
+                self._ask(generation.tuner, under_way)
+        finally:
+            for generation in under_way:
+                for future in generation.futures:
+                    future.cancel()
+
+    def ranked(self, case: Case) -> list[tuple[float, Candidate]]:
+        """What was timed on a case, fastest first; near contenders were timed twice and count by their mean."""
+        timed = sorted(self._timed[case.name].values(), key=lambda pair: pair[0])
+        contenders = [pair for pair in timed[:FINALISTS] if pair[0] <= CONTEST * timed[0][0]]
+        if len(contenders) < 2:
+            return timed
+        again = []
+        for latency, candidate in contenders:
+            second = self._tier.latency_us(self._task, candidate)
+            again.append((math.inf if isinstance(second, Failure) else math.sqrt(latency * second), candidate))
+        return sorted(again, key=lambda pair: pair[0]) + timed[len(contenders) :]
+
+    def best_us(self) -> Mapping[str, float]:
+        """Case → the least latency seen, in microseconds, of the cases where anything ran."""
+        return {case: min(pair[0] for pair in timed.values()) for case, timed in self._timed.items() if timed}
+
+    def _ask(self, tuner: Tuner, under_way: deque[Generation]) -> None:
+        asked = tuple(tuner.ask_batch(GENERATION))
+        if asked:
+            jobs = tuple(self._preparation.job(self._cases[name], item) for item in asked for name in tuner.cases)
+            under_way.append(Generation(tuner, asked, jobs, self._preparation.start(jobs)))
+
+    def _answer(self, generation: Generation) -> None:
+        tuner = generation.tuner
+        prepared = self._preparation.finish(generation.jobs, generation.futures)
+        # Of answers given before this generation, so that its own order does not matter.
+        bests = {name: best[1] for name in tuner.cases if (best := tuner.best_of(name)) is not None}
+        for place, configuration in enumerate(generation.asked):
+            first = place * len(tuner.cases)
+            items = zip(tuner.cases, prepared[first : first + len(tuner.cases)], strict=True)
+            tuner.tell_cases(self._tried(configuration, dict(items), bests))
+
+    def _tried(self, configuration: Configuration, items: Mapping[str, Prepared | Failure], bests: Mapping[str, float]) -> Answer:
+        latencies: dict[str, float] = {}
+        unfit: list[str] = []
+        rough = 0
+        for name, item in items.items():
+            best = bests.get(name, math.inf)
+            latency = self._latency(name, configuration, item, WORTH * best)
+            if isinstance(latency, Failure):
+                unfit.append(name)
+                self.trials.append(Trial(name, configuration, latency.status, None, latency.message[:500]))
+                continue
+            latencies[name] = latency
+            rough += latency > WORTH * best
+            self.trials.append(Trial(name, configuration, Status.PASSED, latency, PRUNED if latency > WORTH * best else ""))
+            if latency > HOPELESS * best:
+                break
+        return Answer(configuration, latencies, pruned=bool(latencies) and rough == len(latencies), unfit=tuple(unfit))
+
+    def _latency(self, name: str, configuration: Configuration, item: Prepared | Failure, worth_us: float) -> float | Failure:
+        if isinstance(item, Failure):
+            return item
+        job = self._preparation.job(self._cases[name], configuration)
+        candidate = Candidate(job.source, job.case, configuration, item.plan, item.binaries)
+        latency = self._tier.latency_us(self._task, candidate, worth_us)
+        if not isinstance(latency, Failure):
+            self._timed[name][configuration] = latency, candidate
+        return latency
+
+
+PRUNED = "pruned: its latency is rough, as it is far from the best"
+"""Message of a trial that was given up after a first look."""
+
+
+def case_groups(cases: Sequence[Case]) -> tuple[tuple[Case, ...], ...]:
+    """Cases whose tensors have equal dtypes and ranks: their best configurations have most in common."""
+    groups: dict[tuple[object, ...], list[Case]] = {}
+    for case in cases:
+        kind = tuple((item.dtype, len(item.shape)) for item in case.arguments if isinstance(item, TensorSpec))
+        groups.setdefault(kind, []).append(case)
+    return tuple(map(tuple, groups.values()))

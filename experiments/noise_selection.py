@@ -2,8 +2,8 @@
 
     python experiments/noise_selection.py --task softmax --seconds 150 --out experiments/results
 
-Every copy has the baseline's speed: it differs by one bound on a program index, so it is another kernel to the evaluator, which is
-told to take nothing for a duplicate. A round is a search of its own: its twenty copies are evaluated with the evaluator's own
+Every copy has the baseline's speed: both bound a program index, each by another number, so all are different kernels to the evaluator,
+which is told to take nothing for a duplicate. A round is a search of its own: its twenty copies are evaluated with the evaluator's own
 concurrency, the incumbent is the best fitness so far, from the baseline's 1, and races stop early against it as they do in a search.
 Counted: false improvements (fitness above 1), promotions (fitness above the incumbent), and of those the ones that verification
 in fresh processes with the full number of pairs confirms, which is what makes an elite. Beside it, on the same cases, the usual
@@ -99,29 +99,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     whole = load_task(options.task)
     task = dataclasses.replace(whole, training_cases=whole.training_cases[: options.cases])
     start = starting_sources(task)[0]
-    copies = [restated(start, number) for number in range(options.copies)]
     naive_s = options.naive_seconds if options.device == "gpu" else 0.0
     session = measured_with(options.commit, typed(f"python {sys.argv[0]}"))
     results: dict[str, Any] = {"session": session, "task": task.name, "copies": options.copies, "seed": options.seed}
-    results["ours"] = ours(task, start, copies, options.device, options.seed, begun + options.seconds - naive_s)
+    results["ours"] = ours(task, start, options.copies, options.device, options.seed, begun + options.seconds - naive_s)
     write_results(options.out, NAME, results, page(results))
     if naive_s:
-        results["naive"] = naive(task, start, copies, options.seed, begun + options.seconds)
+        results["naive"] = naive(task, start, options.copies, options.seed, begun + options.seconds)
         write_results(options.out, NAME, results, page(results))
     print("\n".join(f"{name}: {figure}" for name, figure in rows(results)), flush=True)
 
 
-def ours(task: Task, start: str, copies: Sequence[str], device: str, seed: int, until: float) -> dict[str, Any]:
-    """Rounds through the evaluator until the time is up; the last one may be incomplete."""
+def ours(task: Task, start: str, copies: int, device: str, seed: int, until: float) -> dict[str, Any]:
+    """Rounds through the evaluator until the time is up; the last one may be incomplete. Each has copies of its own, since what an
+    evaluator remembers of a kernel (its graphs, its place in memory) would make the second round repeat the first."""
     settings = EvaluationSettings(tune_trials=0, start_tune_trials=0, seed=seed)
     evaluator = build_evaluator({task.name: task}, settings, device)
     counts, seconds = Counts(), [0.0]
     try:
-        baseline = frozen(evaluator, task, start)
-        variants = [Variant(task.name, source) for source in copies]
+        baseline = frozen(evaluator, task, restated(start, 0))  # restating costs a little: the baseline pays it too
         with ThreadPoolExecutor(evaluator.concurrency) as threads:
             while not counts.rounds or time.monotonic() + max(seconds) < until:
                 search = Search(evaluator, baseline, counts, seed, until)
+                numbers = range(1 + counts.rounds * copies, 1 + (counts.rounds + 1) * copies)
+                variants = [Variant(task.name, restated(start, number)) for number in numbers]
                 seconds += threads.map(search.enter, variants)
                 counts.rounds += 1
                 counts.rounds_with_promotion += search.incumbent > 1.0
@@ -220,12 +221,13 @@ def upper_bound(events: int, trials: int) -> float | None:
     return high
 
 
-def naive(task: Task, start: str, copies: Sequence[str], seed: int, until: float) -> dict[str, Any]:
+def naive(task: Task, start: str, copies: int, seed: int, until: float) -> dict[str, Any]:
     """Rounds of the usual protocol until the time is up: do_bench of the baseline, then of every copy, means, case by case."""
     from triton.testing import do_bench
 
+    sources = [restated(start, number) for number in range(copies + 1)]
     with tempfile.TemporaryDirectory(prefix="triton-evolve-copies-") as folder:
-        calls = [entry(Path(folder) / f"copy_{number}.py", source, task) for number, source in enumerate([start, *copies])]
+        calls = [entry(Path(folder) / f"copy_{number}.py", source, task) for number, source in enumerate(sources)]
         inputs = {case: make_inputs(task, case, seed + 1, "cuda").arguments for case in task.training_cases}
         points: list[float] = []
         best: list[float] = []

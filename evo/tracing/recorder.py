@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.jit import TensorWrapper
 
 from evo.tracing.plan import EMPTY_OPERATORS, Allocate, Copy, Fill, Kernel, Launch, LaunchPlan, Operator, Source, Step, Value
 
@@ -141,6 +142,8 @@ class Recording:
             return None
         if isinstance(kind, tuple):
             return [self._argument(inner, item) for inner, item in zip(kind, argument, strict=True)]
+        if isinstance(argument, TensorWrapper):  # triton.reinterpret: the signature says what the bytes are taken for
+            argument = argument.base
         if isinstance(argument, torch.Tensor):
             return {"value": self.value(argument)}
         if kind.startswith("tensordesc"):

@@ -79,3 +79,13 @@ def test_wrappers_as_torch_inductor_and_operator_libraries_write_them_trace(trac
     empty = "torch._C._dynamo.guards._empty_strided_cuda((4, 8), (8, 1), torch.float32)"
     plan = traced(tracer, f"{guard}\n    with torch.cuda._DeviceGuard(x.device.index):\n        y = {empty}; {LAUNCH}")
     assert isinstance(plan, LaunchPlan), plan
+
+
+def test_bytes_taken_for_another_type_are_the_same_tensor(tracer: Tracer) -> None:
+    body = LAUNCH.replace("(x, y,", "(triton.reinterpret(x, tl.int32), y,")
+    plan = traced(tracer, body)
+    assert isinstance(plan, LaunchPlan), plan
+    launch = plan.launches[0]
+    argument = next(source.value for source in plan.sources if source.kind == "argument")
+    assert launch.arguments[0] == {"value": argument}
+    assert dict(plan.kernels[launch.kernel].signature)["x"] == "*i32"

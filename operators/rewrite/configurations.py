@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import libcst as cst
-
 from evo.records import KnobValue
-from operators.source import NotApplicableError, code
+from operators.source import NotApplicableError
 
 MAX_STEPS = 20_000
 MAX_CONFIGURATIONS = 4096
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 TRITON_DEFAULTS: Mapping[str, KnobValue] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
 """What Triton takes where a configuration does not say."""
+_DRIVER = "triton.runtime.driver.active.get_current_target().backend"
 HOOKED = ("pre_hook", "ir_override")
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
@@ -54,22 +53,28 @@ class ConfigurationList:
         return list(dict.fromkeys(item[key] for item in self.all))
 
 
-def read_configurations(module: cst.Module, decorator: cst.Call) -> ConfigurationList:
+def read_configurations(tree: ast.Module, decorator: ast.Call, backend: str = "") -> ConfigurationList:
     """The configurations of a `@triton.autotune(…)` call.
 
+    Args:
+        tree: The module.
+        decorator: The call.
+        backend: What configurations that ask the driver are read for, ``cuda`` or ``hip``; empty where that is not known.
+
+    Pruning is left out: it drops configurations that are slow or do not fit, which tuning finds for itself.
+
     Raises:
-        NotApplicableError: They are computed in a way that only running the module could tell, have hooks, or assign different keys.
+        NotApplicableError: They are computed in a way that only running the module could tell, have hooks, are changed by the code that
+            prunes them, or assign different keys.
     """
-    for item in decorator.args:
-        if item.keyword is not None and item.keyword.value == "prune_configs_by":
-            raise NotApplicableError("the autotuner prunes its configurations with code of the module")
-    given = next((a for a in decorator.args if a.keyword is not None and a.keyword.value == "configs"), None)
-    given = given or next((a for a in decorator.args if a.keyword is None), None)
+    keywords = {item.arg: item.value for item in decorator.keywords}
+    if "prune_configs_by" in keywords and not _only_prunes(tree, keywords["prune_configs_by"]):
+        raise NotApplicableError("the code that prunes the autotuner's configurations may change them")
+    given = keywords.get("configs") or next(iter(decorator.args), None)
     if given is None:
         raise NotApplicableError("the autotuner has no configurations")
-    tree = ast.parse(module.code)
     try:
-        found = _Evaluator(tree).value(ast.parse(code(given.value).strip(), mode="eval").body, {})
+        found = _Evaluator(tree, backend).value(given, {})
     except RecursionError as error:
         raise NotApplicableError("the autotuner's configurations are nested too deep") from error
     if not isinstance(found, list) or not found or not all(isinstance(item, _Config) for item in found):
@@ -81,6 +86,28 @@ def read_configurations(module: cst.Module, decorator: cst.Call) -> Configuratio
     if any(set(item) != set(whole[0]) for item in whole):
         raise NotApplicableError("the autotuner's configurations assign different parameters")
     return ConfigurationList(tuple({key: item[key] for key in whole[0]} for item in whole))
+
+
+def _only_prunes(tree: ast.Module, given: ast.expr) -> bool:
+    """Whether pruning is done by functions that can be read and that make or change no configuration.
+
+    Functions of other modules are believed to prune only: Triton's own do.
+    """
+    if not isinstance(given, ast.Dict):
+        return False
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    roots: list[ast.AST] = [functions.get(node.id, node) for node in given.values if isinstance(node, ast.Name)]
+    roots += [node for node in given.values if isinstance(node, ast.Lambda | ast.Constant)]
+    return len(roots) == len(given.values) and not any(_changes(node) for root in roots for node in ast.walk(root))
+
+
+def _changes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return any(isinstance(item, ast.Attribute) and item.attr in ("kwargs", *OPTIONS) for item in ast.walk(node))
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    return name in ("setattr", "triton.Config", "Config") or name.endswith(
+        (".kwargs.update", ".kwargs.setdefault", ".kwargs.pop")
+    )
 
 
 @dataclass(frozen=True)
@@ -97,7 +124,8 @@ class _Returned(Exception):
 class _Evaluator:
     """Evaluates the few forms that build lists of configurations; anything else raises NotApplicableError."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, backend: str) -> None:
+        self._facts: Mapping[str, Any] = {_DRIVER: backend} if backend else {}
         self._functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self._constants: dict[str, ast.expr] = {}
         for node in tree.body:
@@ -108,11 +136,13 @@ class _Evaluator:
     def value(self, node: ast.expr, names: dict[str, Any]) -> Any:
         """The value of an expression."""
         self._count()
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in self._facts:
+            return self._facts[ast.unparse(node)]
         match node:
             case ast.Constant(value=int() | float() | str() | bool() | None):
                 return node.value
             case ast.List() | ast.Tuple():
-                return [self.value(item, names) for item in node.elts]
+                return [found for item in node.elts for found in self._elements(item, names)]
             case ast.Dict() if all(key is not None for key in node.keys):
                 pairs = zip(node.keys, node.values, strict=True)
                 return {self.value(key, names): self.value(item, names) for key, item in pairs if key is not None}
@@ -136,6 +166,9 @@ class _Evaluator:
             case ast.Call():
                 return self._call(node, names)
         raise _unread(node)
+
+    def _elements(self, node: ast.expr, names: dict[str, Any]) -> list[Any]:
+        return self._iterated(node.value, names) if isinstance(node, ast.Starred) else [self.value(node, names)]
 
     def _name(self, name: str, names: dict[str, Any]) -> Any:
         if name in names:
@@ -221,7 +254,8 @@ class _Evaluator:
 
     @staticmethod
     def _computed(function: Callable[..., Any], *arguments: Any) -> Any:
-        if not all(isinstance(item, int | float | list) for item in arguments):
+        equality = function in (operator.eq, operator.ne) and all(isinstance(item, str) for item in arguments)
+        if not equality and not all(isinstance(item, int | float | list) for item in arguments):
             raise NotApplicableError("the autotuner's configurations are computed from more than numbers")
         if function is operator.mul and any(isinstance(item, list) for item in arguments):
             raise NotApplicableError("the autotuner's configurations repeat a list")

@@ -6,8 +6,25 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
-from operators.source import Kernel, called
+from operators.source import called
+
+
+class Kernel(Protocol):
+    """What is asked of a kernel: its definition, with `tl` for Triton's language, and its parameters."""
+
+    @property
+    def tree(self) -> ast.FunctionDef:
+        """The definition."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names in order."""
+
+    @property
+    def constexprs(self) -> frozenset[str]:
+        """Those annotated `tl.constexpr`."""
 
 
 class Cover(StrEnum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,7 +65,9 @@ def _autotuner(kernel: Kernel) -> cst.Decorator | None:
 
 
 def _unfolded(source: Source, kernel: Kernel, decorator: cst.Decorator) -> cst.Module:
-    configurations = read_configurations(source.module, cst.ensure_type(decorator.decorator, cst.Call))
+    call = ast.parse(code(decorator.decorator).strip(), mode="eval").body
+    assert isinstance(call, ast.Call)
+    configurations = read_configurations(ast.parse(source.module.code), call)
     launches = [launch for launch in source.launches if launch.kernel == kernel.name]
     if not launches:
         raise NotApplicableError(f"{kernel.name} has no launch with plain arguments")

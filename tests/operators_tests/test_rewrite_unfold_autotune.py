@@ -84,7 +84,13 @@ def test_comprehensions_functions_and_constants_are_followed(configs: str, befor
         ("[triton.Config({'BLOCK': size()})]", "", "", "size"),
         ("[triton.Config({'BLOCK': torch.cuda.device_count()})]", "", "", "torch.cuda"),
         ("[triton.Config({'BLOCK': 512}), triton.Config({'OTHER': 1})]", "", "", "different parameters"),
-        (LIST, "", ", prune_configs_by={'perf_model': model}", "prunes"),
+        (
+            LIST,
+            "def prune(cs, args):\n    cs[0].kwargs['BLOCK'] = 64\n    return cs",
+            ", prune_configs_by={'p': prune}",
+            "prunes",
+        ),
+        (LIST, "", ", prune_configs_by=rules", "prunes"),
         ("[]", "", "", "no list"),
         ("endless()", "def endless():\n    return [endless(), endless()]", "", "long|deep|recursion"),
         ("[triton.Config({'BLOCK': b}) for b in range(1000000000)]", "", "", "long"),
@@ -94,6 +100,13 @@ def test_what_cannot_be_read_is_left_alone(configs: str, before: str, more: str,
     made = unfolded(configs, before, more)
     assert isinstance(made, NoProposal)
     assert any(word in made.reason for word in reason.split("|")), made.reason
+
+
+def test_pruning_that_only_drops_configurations_is_left_to_tuning() -> None:
+    before = "def prune(cs, args):\n    return [c for c in cs if c.kwargs['BLOCK'] <= args['n']]\n"
+    made = unfolded(LIST, before, ", prune_configs_by={'early_config_prune': prune, 'top_k': 2}")
+    assert isinstance(made, Proposal)
+    assert read_knobs(made.source).default["BLOCK"] == 512
 
 
 def test_a_kernel_whose_autotuner_is_asked_for_its_choice_is_left_alone() -> None:

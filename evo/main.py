@@ -111,6 +111,24 @@ def trace(
 
 
 @app.command()
+def tune(
+    file: Annotated[Path, typer.Argument(help="A kernel module; knobs that it does not declare are found.")],
+    task: Annotated[str, typer.Option(help="Task name or path of a task file.")],
+    trials: Annotated[int | None, typer.Option(min=1, help="Configurations timed per group of like cases.")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="As many trials as a search gives its best variants.")] = False,
+    device: Annotated[str, typer.Option(help="gpu; cpu (modelled latencies); auto: a GPU if there is one.")] = "auto",
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice of configurations.")] = 0,
+    transfer: Annotated[str | None, typer.Option(help="Store with trials of another device to start from.")] = None,
+    store: Annotated[str | None, typer.Option(help="Store to create with these trials.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the tuned module.")] = None,
+) -> None:
+    """Tunes one kernel standing alone: finds its knobs, checks it, and shows the best configuration of each case."""
+    from evo.commands.tune import TuneOptions, tune_command
+
+    raise typer.Exit(tune_command(file, task, TuneOptions(trials, deep, device, seed, transfer, store, out)))
+
+
+@app.command()
 def tasks() -> None:
     """Lists the tasks of the package."""
     from evo.commands.looking import tasks_command

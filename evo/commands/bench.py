@@ -73,7 +73,7 @@ def bench_evaluator_command(task: str, seconds: float, device: str, seed: int, o
         DeviceError: A GPU is asked for and there is none, or the starting kernel does not pass.
     """
     console = make_console()
-    where = _device(device)
+    where = device_named(device)
     settings = EvaluationSettings(tune_trials=0, start_tune_trials=0)
     begun = time.monotonic()
     config = RunConfig(name="bench", tasks=(task,), target="auto" if where == "gpu" else MODELLED.removeprefix("cpu:"))
@@ -98,7 +98,15 @@ def bench_evaluator_command(task: str, seconds: float, device: str, seed: int, o
     return 0
 
 
-def _device(device: str) -> str:
+def device_named(device: str) -> str:
+    """The device of an evaluator on this machine: ``gpu``, or ``cpu:TARGET`` for modelled latencies.
+
+    Args:
+        device: ``auto``, ``gpu`` or ``cpu``.
+
+    Raises:
+        ConfigError: Another name.
+    """
     if device not in ("auto", "gpu", "cpu"):
         raise ConfigError("--device", given=device, allowed="auto, gpu or cpu")
     found = device == "gpu" or (device == "auto" and bool(queried("name")))

@@ -114,6 +114,11 @@ class Tuner:
             return sampled
         return self._given(self._promising())
 
+    @property
+    def given(self) -> int:
+        """How many of the next questions are known whatever is answered: the declared configuration and the hints."""
+        return len(self._first)
+
     def extend(self, trials: int) -> None:
         """Goes on until `trials` configurations are timed in all, where that is more than so far."""
         self._trials = max(self._trials, trials)
@@ -191,7 +196,7 @@ class Tuner:
     def _promising(self) -> Configuration:
         """What the surrogate promises most; with the declared configuration known to fail, and none to run, anything untried."""
         generator = np.random.default_rng([self._seed, len(self._asked)])
-        # Until the first answer, what is furthest from the declared configuration and not extreme does not depend on how fast that is.
+        # Until the first answer: what is far from the declared configuration does not depend on how fast that is.
         unknown = [(self.space.codes(self.space.default), np.zeros(len(self.cases)))] if not self._answers else []
         ranked = self._timed() or unknown
         asked = {self.space.codes(item) for item in self._asked}

@@ -21,10 +21,11 @@ from evo.records import Configuration, Failure, Status, Trial
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tracing.workbench import Job, Outer, Prepared
 
-GENERATION = 2
-"""Configurations of a group that are asked for at a time."""
+GENERATION = 1
+"""Configurations of a group that are asked for at a time. More would be prepared side by side, and chosen worse; other climbs use the
+cores meanwhile."""
 AHEAD = 2
-"""Generations of a group under way: one timed, the others compiled."""
+"""Generations of a group under way: one timed, the others compiled. At first there are as many as need no answer to be asked for."""
 WORTH = 1.2
 """Ratio to the best of a case beyond which a latency need not be known well."""
 HOPELESS = 3.0
@@ -93,13 +94,14 @@ class TuningRung:
             tuner.extend(trials)
         under_way: deque[Generation] = deque()
         try:
-            for _ in range(AHEAD):
+            for _ in range(max([AHEAD, *(tuner.given for tuner in self.tuners)])):
                 for tuner in self.tuners:
                     self._ask(tuner, under_way)
             while under_way:
                 generation = under_way.popleft()
                 self._answer(generation)
-                self._ask(generation.tuner, under_way)
+                if sum(other.tuner is generation.tuner for other in under_way) < AHEAD:
+                    self._ask(generation.tuner, under_way)
         finally:
             for generation in under_way:
                 for future in generation.futures:

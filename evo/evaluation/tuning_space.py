@@ -1,7 +1,8 @@
 """A knob space as numbers: every configuration is a row of codes, and distance between rows means what it means for kernels.
 
 Numeric knobs become their rank among the sorted choices, so 64 and 128 are neighbours and 4096 is far away, whatever the scale; other
-knobs become one column per choice, so that all of them are equally far apart.
+knobs become one column per choice, so that all of them are equally far apart. A numeric knob that is declared as 0, with positive choices
+beside it, leaves its value to a rule of the author's: its 0 lies beside the middle of the range, not below its end.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from evo.records import Configuration, KnobValue
 
 ENUMERATED = 4096
 """Spaces up to this size are listed; of larger ones a sample is."""
+
+BESIDE = 2.0
+"""Steps by which the value of a rule lies beside the range."""
 
 Codes = tuple[int, ...]
 """Position of each knob's value among its choices, knobs in alphabetical order."""
@@ -44,7 +48,12 @@ class KnobSpace:
         self.counts = tuple(len(choices) for choices in self.choices.values())
         self.size = math.prod(self.counts)
         self.ordered = tuple(is_ordered(name, choices) for name, choices in self.choices.items())
-        self.columns = tuple(knob for knob, count in enumerate(self.counts) for _ in range(1 if self.ordered[knob] else count))
+        self.ruled = tuple(
+            ordered and default[name] == 0 and len(choices) > 2 and all(float(choice) > 0 for choice in choices[1:])
+            for (name, choices), ordered in zip(self.choices.items(), self.ordered, strict=True)
+        )
+        widths = [1 + ruled if ordered else n for n, ordered, ruled in zip(self.counts, self.ordered, self.ruled, strict=True)]
+        self.columns = tuple(knob for knob, width in enumerate(widths) for _ in range(width))
         """Per column of `features`, the knob it belongs to."""
 
     def codes(self, configuration: Configuration) -> Codes:
@@ -67,7 +76,13 @@ class KnobSpace:
         parts: list[Floats] = []
         for knob, count in enumerate(self.counts):
             column = table[:, knob]
-            parts.append(column[:, None].astype(np.float64) if self.ordered[knob] else np.eye(count)[column])
+            if not self.ordered[knob]:
+                parts.append(np.eye(count)[column])
+            elif self.ruled[knob]:
+                by_rule = column == 0
+                parts.append(np.stack([np.where(by_rule, count / 2, column), BESIDE * by_rule], axis=1))
+            else:
+                parts.append(column[:, None].astype(np.float64))
         return np.concatenate(parts, axis=1) if parts else np.zeros((len(rows), 0))
 
     def candidates(self, generator: np.random.Generator, around: Sequence[Codes]) -> list[Codes]:

@@ -24,8 +24,6 @@ NOISE = 0.03
 """Variance of what the kernel does not explain, as a share of that of the trials: timing, and whims of compilers."""
 SLOWEST = 1.2
 """Log ratio to the best beyond which trials count as equally bad: how bad they are says nothing about where the best is."""
-SLOPE = 0.3
-"""Prior belief that the ends of long ranges are worse than their middle, as a share of the spread of the trials."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +56,18 @@ def promises(space: KnobSpace, known: Known, candidates: Sequence[Codes]) -> Flo
     tried, opened, new, bad = np.split(features, [first, last, last + len(candidates)])
     clipped = np.minimum(known.logs - known.logs.min(axis=0), SLOWEST)
     scale = max(float(clipped.std(axis=0).mean()), 0.02)
-    means = SLOPE * scale * np.concatenate([_eccentricity(space, rows) for rows in (tried, opened, new)])
-    scales = _scales(space, tried, (clipped - means[:first, None]) / scale)
+    scales = _scales(space, tried, clipped / scale)
     total = np.zeros(len(candidates))
     at = np.concatenate([tried, opened])
     for case in range(clipped.shape[1]):
-        residual = (clipped[:, case] - means[:first]) / scale
+        residual = clipped[:, case] / scale
         level = float(residual.mean())
         if len(opened):
             believed, _ = _predict(tried, residual - level, opened, scales)
             residual = np.concatenate([residual, believed + level])
         mean, deviation = _predict(at, residual - level, new, scales)
         best = float(clipped[:, case].min())
-        total += _improvement(best - (scale * (mean + level) + means[last:]), scale * deviation)
+        total += _improvement(best - scale * (mean + level), scale * deviation)
     return total * _feasibility(tried, bad, new, scales)
 
 
@@ -128,15 +125,6 @@ def _feasibility(tried: Floats, bad: Floats, new: Floats, scales: Floats) -> Flo
     labels = np.concatenate([np.zeros(len(tried)), np.full(len(bad), -2.0)])  # 1 is expected where nothing is known
     mean, deviation = _predict(at, labels, new, np.minimum(scales, SCALES[2]))
     return _normal((1.0 + mean) / np.sqrt(0.1 + deviation**2))
-
-
-def _eccentricity(space: KnobSpace, features: Floats) -> Floats:
-    """0 in the middle of all ordered ranges of three or more choices, 1 at one end of one of them."""
-    total = np.zeros(len(features))
-    for column, knob in enumerate(space.columns):
-        if space.ordered[knob] and (last := space.counts[knob] - 1) >= 2:
-            total += (2 * features[:, column] / last - 1) ** 2
-    return total
 
 
 def _improvement(gain: Floats, deviation: Floats) -> Floats:

@@ -66,6 +66,7 @@ class Archive:
         self._variants: dict[str, Variant] = {}
         self._evaluations: dict[str, Evaluation] = {}
         self._held: Counter[str] = Counter()
+        self._children: dict[str, list[str]] = {}
         self._load = load
 
     def __contains__(self, variant_id: object) -> bool:
@@ -80,6 +81,8 @@ class Archive:
     def add(self, note: Note, variant: Variant) -> None:
         """Takes in a new variant, held once."""
         self._notes[note.variant_id] = note
+        for parent in note.request.parents[:1]:
+            self._children.setdefault(parent, []).append(note.variant_id)
         self._variants[note.variant_id] = variant
         self.hold(note.variant_id)
 
@@ -111,6 +114,11 @@ class Archive:
     def parent(self, variant_id: str) -> Parent:
         """The variant as operators see it; without its evaluation where it is not held any more."""
         return Parent(self.variant(variant_id), self._evaluations.get(variant_id), self._notes[variant_id].strategy)
+
+    def children(self, variant_id: str) -> tuple[Note, ...]:
+        """Variants that passed and have this one as their main parent, oldest first."""
+        notes = (self._notes[child] for child in self._children.get(variant_id, ()))
+        return tuple(note for note in notes if note.status is Status.PASSED)
 
     def is_ancestor(self, variant_id: str, of: Iterable[str]) -> bool:
         """Whether a variant is among `of` or their ancestors."""

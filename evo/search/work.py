@@ -13,6 +13,8 @@ from operators.base import Context, Parent
 
 HINTS = 4
 """Configurations of relatives handed to tuning, at most."""
+SIBLINGS = 3
+"""Newest children of the same parents that passed, whose configurations may be among them."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,15 @@ def search_item(state: TaskState, number: int) -> WorkItem:
     variant = state.archive.variant(note.variant_id)
     if note.is_start:
         return WorkItem(number, variant, None)
-    hints: dict[Configuration, None] = {}
-    for parent in note.request.parents:
-        hints.update(dict.fromkeys(state.archive[parent].chosen.values()))
-    incumbent = state.islands[note.request.island].entry_score
-    return WorkItem(number, variant, state.baseline, hints=tuple(hints)[:HINTS], incumbent=incumbent)
+    best = state.best()
+    return WorkItem(
+        number,
+        variant,
+        state.baseline,
+        hints=_hints(state, note),
+        incumbent=state.islands[note.request.island].entry_score,
+        front=best.score if best is not None else 0.0,
+    )
 
 
 def verify_item(state: TaskState, note: Note) -> WorkItem:
@@ -69,6 +75,17 @@ def to_verify(state: TaskState) -> tuple[Note, ...]:
     )
     waiting = [note for note in front[:limit] if note.verified is None]
     return tuple(waiting[: max(0, limit - state.verified_since_search)])
+
+
+def _hints(state: TaskState, note: Note) -> tuple[Configuration, ...]:
+    """What relatives were best in: the main parent, the best of the newest siblings, other parents; each one's first case before all
+    second ones, since cases of one variant often want the same."""
+    parents = [state.archive[variant_id] for variant_id in note.request.parents]
+    siblings = sorted(state.archive.children(parents[0].variant_id)[-SIBLINGS:], key=lambda item: -item.score) if parents else []
+    relatives = [*parents[:1], *siblings, *parents[1:]]
+    chosen = [tuple(dict.fromkeys(relative.chosen.values())) for relative in relatives]
+    ranked = (configurations[place] for place in range(HINTS) for configurations in chosen if place < len(configurations))
+    return tuple(dict.fromkeys(ranked))[:HINTS]
 
 
 def _history(state: TaskState, request: Request) -> tuple[Parent, ...]:

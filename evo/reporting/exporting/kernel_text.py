@@ -26,12 +26,22 @@ def kernel_text(source: str, comment: str, configurations: Mapping[str, Configur
         comment: Lines of `provenance`.
         configurations: Case name → tuned configuration.
     """
-    usual = usual_configuration(configurations)
-    parts = [comment, _with_config(source, usual).strip("\n") + "\n"]
-    if usual:
-        table = {name: dict(configuration) for name, configuration in configurations.items()}
+    return comment + tuned_module(source, usual_configuration(configurations), configurations)
+
+
+def tuned_module(source: str, configuration: Configuration, configurations: Mapping[str, Configuration]) -> str:
+    """A module with its CONFIG set, and below it the table of what is best per case.
+
+    Args:
+        source: With a literal CONFIG, or without knobs.
+        configuration: For CONFIG.
+        configurations: Case name → tuned configuration.
+    """
+    parts = [_with_config(source, configuration).strip("\n") + "\n"]
+    if configuration:
+        table = {name: dict(item) for name, item in configurations.items()}
         text = literal(table, column=len("TUNED_CONFIGURATIONS = "))
-        parts.append("\n\n# Judged per case; the package's apply() sets CONFIG to that of the nearest one.\n")
+        parts.append("\n\n# Judged per case; the apply() of an exported package sets CONFIG to that of the nearest one.\n")
         parts.append(f"TUNED_CONFIGURATIONS = {text}\n")
     return "".join(parts)
 

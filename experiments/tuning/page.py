@@ -1,0 +1,140 @@
+"""The Markdown page and the printed table of the tuning benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from evo.commands.measured import described
+from experiments.tuning.grid import Grid
+from experiments.tuning.strategies import QUICK, WITHIN
+
+
+def grids_table(grids: Sequence[Grid]) -> list[str]:
+    """What the truth is."""
+    lines = [
+        "| kernel, case | kind | valid of all | refused because | best µs | declared / best | within 2 % | one timing | A/A "
+        "| compile core s | GPU s of the grid |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for grid in grids:
+        reasons = ", ".join(f"{count} {status}" for status, count in grid.reasons.items() if status != "passed") or "–"
+        if not grid.valid:
+            lines.append(f"| {grid.name}, {grid.case} | {grid.kind} | 0 of {len(grid.entries)} | {reasons} | | | | | | | |")
+            continue
+        declared = grid.latencies.get(grid.default)
+        spent = sum(entry.gate_s + entry.time_s for entry in grid.entries)
+        cells = [
+            f"{grid.name}, {grid.case}",
+            grid.kind,
+            f"{len(grid.valid)} of {len(grid.entries)}",
+            reasons,
+            f"{grid.best_us:.1f}" + ("" if grid.measured else " (modelled)"),
+            f"{declared / grid.best_us:.2f}" if declared else "–",
+            str(grid.near_best(WITHIN)),
+            f"±{grid.noise:.2%}",
+            f"±{grid.noise_floor:.2%}" if grid.noise_floor else "–",
+            f"{grid.compile_s:.0f}",
+            f"{spent:.1f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def overall_table(rows: Sequence[Mapping[str, Any]], share: float) -> list[str]:
+    """One line per strategy."""
+    lines = [
+        f"| strategy | kernels within 2 % (median seed) | runs within 2 % | quality at {QUICK} | quality at {share:.0%} | worst kernel "
+        f"| GPU s of {QUICK} trials |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row['strategy']} | {row['near']} of {row['grids']} | {row['runs_near']} of {row['runs']} | {row['quality_quick']:.3f} | "
+            f"{row['quality_end']:.3f} | {row['worst_end']:.3f} | {row['quick_gpu_s']:.2f} |"
+        )
+    return lines
+
+
+def kernels_table(rows: Sequence[Mapping[str, Any]], share: float) -> list[str]:
+    """One line per kernel and strategy, medians with quartiles."""
+    lines = [
+        f"| kernel | strategy | trials until within 2 % | share of the grid | quality at {QUICK} | quality at {share:.0%} "
+        f"| GPU s of {QUICK} | compile s of {share:.0%} |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        low, middle, high = (
+            f"> {row['trials_allowed']}" if value is None else f"{value:.0f}" for value in row["trials_until_near"]
+        )
+        part = row["share_until_near"][1]
+        lines.append(
+            f"| {row['grid']} | {row['strategy']} | {middle} ({low} to {high}) | {f'> {share:.0%}' if part is None else f'{part:.1%}'} | "
+            f"{spread(row['quality_quick'])} | {spread(row['quality_end'])} | {row['quick_gpu_s'][1]:.2f} | {row['compile_s']:.1f} |"
+        )
+    return lines
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median and quartiles."""
+    return f"{values[1]:.3f} ({values[0]:.3f} to {values[2]:.3f})"
+
+
+def autotune_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Triton's own autotuner beside."""
+    lines = [
+        "| kernel | configurations | wall s | whole space, wall s | quality of its choice | ours at 15 %: compile + GPU s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if row["error"]:
+            lines.append(f"| {row['name']} | {row['configurations']} of {row['of']} | {row['error']} | | | |")
+            continue
+        whole = f"{row['extrapolated_s']:.0f}" + ("" if row["whole"] else " (extrapolated linearly)")
+        quality = f"{row['quality']:.3f}" if row["quality"] else "–"
+        ours = f"{row['ours_s']:.1f}" if row.get("ours_s") else "–"
+        lines.append(
+            f"| {row['name']} | {row['configurations']} of {row['of']} | {row['wall_s']:.1f} | {whole} | {quality} | {ours} |"
+        )
+    return lines
+
+
+def page(results: Mapping[str, Any], grids: Sequence[Grid]) -> str:
+    """The whole page."""
+    share = results["share"]
+    parts = [[described(results["session"])], [explanation(results, grids)], overall_table(results["overall"], share)]
+    if results["autotune"]:
+        parts.append(autotune_table(results["autotune"]))
+    parts += [grids_table(grids), kernels_table(results["standings"], share), list(importance_lines(results["importances"]))]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def explanation(results: Mapping[str, Any], grids: Sequence[Grid]) -> str:
+    """How the figures came about."""
+    devices = ", ".join(sorted({grid.device for grid in grids}))
+    noises = ", ".join(f"{name} {value:.2%}" for name, value in results["noise"].items())
+    return (
+        f"Grids of {devices}, measured with: {described(grids[0].session) if grids[0].session else 'unknown'} "
+        f"Seeds {results['seeds']}. A trial is a distinct configuration that was tried, infeasible ones included; a strategy has "
+        f"{results['share']:.0%} of the number of valid configurations. It sees latencies with noise (one draw per configuration and "
+        f"seed, standard deviation: {noises}), chooses the fastest it saw and is judged by the truth: quality is the grid's best latency "
+        "over that of the choice. Within 2 % counts from the trial after which it stays so. Kernel Tuner: its simulation mode on the "
+        f"same noisy grids{'' if results['kernel_tuner'] else ' (left out: no interpreter with it was given)'}."
+    )
+
+
+def importance_lines(importances: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """One line per kernel; charts lie beside the page."""
+    yield "Importance of knobs (PED-ANOVA over the whole grid, for being among the fastest tenth):"
+    yield ""
+    for name, shares in importances.items():
+        texts = ", ".join(f"{knob} {share:.2f}" for knob, share in shares.items())
+        yield f"* {name}: {texts} ([chart](importance/{name}.svg))"
+
+
+def printed(results: Mapping[str, Any]) -> str:
+    """What the terminal shows last."""
+    lines = overall_table(results["overall"], results["share"])
+    if results["autotune"]:
+        lines += ["", *autotune_table(results["autotune"])]
+    return "\n".join(lines)

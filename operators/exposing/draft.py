@@ -35,10 +35,12 @@ class Knob:
 
 @dataclass(frozen=True)
 class Place:
-    """An expression that becomes a read of a knob; `wrapped`: only where the knob is not 0, else it stays what it is."""
+    """An expression that becomes a read of a knob; `wrapped`: only where the knob is not 0, else it stays what it is. `less` is taken
+    from it, as in `(n + 511) // 512`."""
 
     node: ast.expr
     wrapped: bool
+    less: int = 0
 
 
 _CLOSING, _INSERTION, _OPENING, _REPLACEMENT = range(4)
@@ -99,15 +101,22 @@ class Draft:
             if len(inside) + len(around) < len(others):
                 raise NotApplicableError(f"`{self.module.of(place.node)[:40]}` feeds another knob already")
         for span, place in zip(spans, places, strict=True):
-            (self._wraps if place.wrapped else self._edits)[span] = f'CONFIG["{knob}"]'
+            read = f'CONFIG["{knob}"]'
+            (self._wraps if place.wrapped else self._edits)[span] = f"({read} - {place.less})" if place.less else read
 
     def insert(self, place: int, text: str) -> None:
         """Puts text before a byte of the module."""
         self._inserted.setdefault(place, []).append(text)
 
-    def replace(self, node: ast.expr, text: str) -> None:
-        """Puts text in the place of an expression."""
-        self._edits[self.module.span(node)] = text
+    def override(self, rule: ast.expr, knob: str) -> None:
+        """Lets a knob come before a function of `@triton.heuristics` that has a name.
+
+        Raises:
+            NotApplicableError: It is no name.
+        """
+        if not isinstance(rule, ast.Name | ast.Attribute):
+            raise NotApplicableError(f"`{self.module.of(rule)[:40]}` is no plain function to put {knob} before")
+        self._edits[self.module.span(rule)] = f'lambda args: CONFIG["{knob}"] or {self.module.of(rule)}(args)'
 
     def remove(self, first: int, last: int) -> None:
         """Takes bytes away."""

@@ -111,14 +111,10 @@ def _constant(draft: Draft, launch: LaunchText, node: ast.expr) -> int | None:
 
 def _in_heuristics(draft: Draft, kernel: KernelText, option: Option) -> None:
     rule = kernel.computed[option.name]
-    if not isinstance(rule, ast.Lambda):
-        text = f"lambda args: CONFIG[{{}}] or {draft.module.of(rule)}(args)"
-        knob = draft.new_name(option.name)
-        if not isinstance(rule, ast.Name | ast.Attribute):
-            raise NotApplicableError(f"{option.name} of {kernel.name} is computed by what is no plain function")
-        draft.replace(rule, text.format(f'"{knob}"'))
-    else:
-        knob = draft.new_name(option.name)
+    knob = draft.new_name(option.name)
+    if isinstance(rule, ast.Lambda):
         draft.claim([Place(rule.body, wrapped=True)], knob)
+    else:
+        draft.override(rule, knob)
     draft.declare(Knob(knob, 0, tuple(sorted({0, *option.choices})), kernel.name, ruled=True))
     draft.shared[kernel.name, option.name] = knob

@@ -92,13 +92,13 @@ def expose_tile(draft: Draft, kernel: KernelText, tile: Tile, tiles: Mapping[str
 def _feed(draft: Draft, launch: LaunchText, tile: Tile, tiles: Mapping[str, Mapping[str, Tile]]) -> _Feed:
     module, kernel, node = draft.module, launch.kernel, launch.given.get(tile.block)
     if tile.block in kernel.computed:
-        return _from_heuristics(launch, tile)
+        return _from_heuristics(draft, launch, tile)
     if node is None:
         return _from_signature(draft, launch, tile)
     value = number(node)
     if value is not None:
-        places = [node, *_same_in_launch(launch, tile, value)]
-        return _Feed((kernel.name, tile.block, value), tuple(Place(item, wrapped=False) for item in places), value)
+        places = (Place(node, wrapped=False), *_same_in_launch(launch, tile, value))
+        return _Feed((kernel.name, tile.block, value), places, value)
     if not launch.scopes:
         raise NotApplicableError(f"{tile.block} of {kernel.name} is given outside functions, when the module is imported")
     if not isinstance(node, ast.Name):
@@ -124,13 +124,14 @@ def _check_name(module: ModuleText, launch: LaunchText, name: str, tiles: Mappin
                     raise NotApplicableError(f"{name} also feeds {parameter} of {other.kernel.name}, which is no free tile size")
 
 
-def _from_heuristics(launch: LaunchText, tile: Tile) -> _Feed:
+def _from_heuristics(draft: Draft, launch: LaunchText, tile: Tile) -> _Feed:
     rule = launch.kernel.computed[tile.block]
-    if not isinstance(rule, ast.Lambda):
-        raise NotApplicableError(f"{tile.block} of {launch.kernel.name} is computed by a function that other code may use")
     if tile.follows and not _follows(launch, tile, None):
         raise NotApplicableError(f"the grid of {launch.kernel.name} does not follow {tile.block}")
-    return _Feed((launch.kernel.name, tile.block), (Place(rule.body, wrapped=True),), None)
+    key = (launch.kernel.name, tile.block)
+    if isinstance(rule, ast.Lambda):
+        return _Feed(key, (Place(rule.body, wrapped=True),), None)
+    return _Feed(key, (), None, lambda knob: draft.override(rule, knob))
 
 
 def _from_signature(draft: Draft, launch: LaunchText, tile: Tile) -> _Feed:
@@ -144,7 +145,7 @@ def _from_signature(draft: Draft, launch: LaunchText, tile: Tile) -> _Feed:
     def commit(knob: str) -> None:
         draft.argument(launch.call, tile.block, f'CONFIG["{knob}"]')
 
-    return _Feed((kernel.name, tile.block, value), tuple(Place(item, wrapped=False) for item in places), value, commit)
+    return _Feed((kernel.name, tile.block, value), tuple(places), value, commit)
 
 
 def _from_expression(launch: LaunchText, tile: Tile, node: ast.expr) -> _Feed:
@@ -236,14 +237,27 @@ def _grid(launch: LaunchText) -> list[ast.AST]:
     return [node, *(item for item in named if item is not None)]
 
 
-def _same_in_launch(launch: LaunchText, tile: Tile, value: int) -> list[ast.expr]:
+def _same_in_launch(launch: LaunchText, tile: Tile, value: int) -> list[Place]:
     """Other places that must follow a literal tile size: the grid's tile count and divisibility flags."""
     roots = _grid(launch) if tile.follows else []
     roots += [item for item in launch.given.values() if any(isinstance(part, ast.Mod) for part in ast.walk(item))]
-    found = [item for root in roots for item in ast.walk(root) if isinstance(item, ast.Constant) and item.value == value]
+    found = [item for root in roots for item in ast.walk(root) if _is(item, value)]
     twins = [name for name in launch.kernel.constexprs - {tile.block} if number(launch.given.get(name)) == value]
     if found and twins:
         raise NotApplicableError(f"which tile size the number {value} in the launch of {launch.kernel.name} means is not clear")
     if tile.follows and not found and not _follows(launch, tile, None):
         raise NotApplicableError(f"the grid of {launch.kernel.name} does not follow {tile.block}")
-    return [item for item in found if type(item.value) is int]
+    rounded = [
+        item
+        for root in roots
+        for division in ast.walk(root)
+        if isinstance(division, ast.BinOp) and isinstance(division.op, ast.FloorDiv) and _is(division.right, value)
+        for item in ast.walk(division.left)
+        if _is(item, value - 1)
+    ]
+    equal = [Place(item, wrapped=False) for item in found if isinstance(item, ast.expr)]
+    return [*equal, *(Place(item, wrapped=False, less=1) for item in rounded if isinstance(item, ast.expr))]
+
+
+def _is(node: ast.AST, value: int) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int and node.value == value

@@ -130,6 +130,21 @@ class Tuner:
             batch.append(configuration)
         return batch
 
+    def recall(self, answers: Sequence[Answer]) -> None:
+        """Takes over the answers of an earlier tuning of the same variant on the same device, in order; they count as trials.
+
+        Raises:
+            ValueError: A configuration is outside of the space, or is known already.
+        """
+        for answer in answers:
+            configuration = answer.configuration
+            if configuration in self._asked or set(configuration) != set(self.space.default):
+                raise ValueError(f"{configuration!r} is known already, or has other knobs than {', '.join(self.space.default)}")
+            self.space.codes(configuration)
+            self._first = [item for item in self._first if item != configuration]
+            self._given(configuration)
+            self.tell_cases(answer)
+
     def tell(self, configuration: Configuration, latency_us: float | None, feasible: bool) -> None:
         """`tell_cases` where there is one case.
 

@@ -57,7 +57,14 @@ class KnobSpace:
         """Per column of `features`, the knob it belongs to."""
 
     def codes(self, configuration: Configuration) -> Codes:
-        """Of a configuration within the space."""
+        """Of a configuration within the space.
+
+        Raises:
+            ValueError: It is not.
+        """
+        outside = [name for name in self.names if configuration[name] not in self.choices[name]]
+        if outside:
+            raise ValueError(f"{outside[0]} = {configuration[outside[0]]!r} is none of {list(self.choices[outside[0]])}")
         return tuple(self.choices[name].index(configuration[name]) for name in self.names)
 
     def configuration(self, codes: Sequence[int]) -> Configuration:

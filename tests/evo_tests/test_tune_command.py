@@ -1,0 +1,100 @@
+"""`triton-evolve tune`: one small kernel from its text to a tuned module and a store, and what a person can get wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from evo.commands.tune_store import transferred_hints
+from evo.errors import InputError
+from evo.evaluation.tuning_studies import rebuilt
+from evo.knobs import read_knobs
+from evo.main import main
+from population_store.base import RunHeader
+from population_store.opening import open_store
+from population_store.schema import VERSION_TABLE
+from tests.evo_tests import ladder_task as modules
+
+TASK = str(Path(modules.__file__))
+PLAIN = (
+    modules.GOOD.replace('CONFIG = {"BLOCK": 256, "num_warps": 4}', "")
+    .replace('SPACE = {"BLOCK": [64, 256], "num_warps": [1, 4]}', "")
+    .replace('CONFIG["BLOCK"], num_warps=CONFIG["num_warps"]', "256, num_warps=4")
+)
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capfd: pytest.CaptureFixture[str]) -> Call:
+    """Runs `tune` in this process; returns exit status, standard output and standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["tune", *arguments])
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_kernel_without_knobs_is_tuned_and_its_trials_are_kept(call: Call, tmp_path: Path) -> None:
+    kernel, out, store = write(tmp_path / "kernel.py", PLAIN), tmp_path / "tuned.py", str(tmp_path / "trials.sqlite")
+    status, said, err = call(kernel, "--task", TASK, "--device", "cpu", "--trials", "3", "--out", str(out), "--store", store)
+    assert status == 0, said + err
+    for part in ("found BLOCK of kernel", "found num_warps", "not measured", "4096x1000", "512x4096", "best of 3 timed"):
+        assert part in said
+    knobs = read_knobs(out.read_text())
+    assert {"BLOCK", "num_warps"} <= set(knobs.space)
+    with open_store(store) as opened:
+        (row,) = opened.ranking("row_sums")
+        tuner = rebuilt(read_knobs(row.variant.source), row.search.trials, [case.case for case in row.search.cases])
+    assert knobs.default in {tuner.best_of(case)[0] for case in tuner.cases if tuner.best_of(case)}  # type: ignore[index]
+    hints = transferred_hints(store, "row_sums", read_knobs(modules.GOOD))
+    assert hints[0] in {case.configuration for case in row.search.cases}
+    with pytest.raises(InputError, match="no trial of task softmax"):
+        transferred_hints(store, "softmax", knobs)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('CONFIG = {"B": 3}\nSPACE = {"B": [1, 2]}\n', "CONFIG['B'] = 3 is not among SPACE['B']"),
+        ('CONFIG = {"B": 1}\nSPACE = {"B": []}\n', "must list 1 to 64 choices"),
+        ('CONFIG = {"B": 1}\nSPACE = {"B": [1]}\n', "one configuration alone"),
+        ("x = 1\n", "no @triton.jit function"),
+        ("x = (\n", "does not parse"),
+    ],
+)
+def test_knobs_that_cannot_be_tuned_are_told_in_one_line(call: Call, tmp_path: Path, text: str, said: str) -> None:
+    status, _, err = call(write(tmp_path / "kernel.py", text), "--task", TASK, "--device", "cpu")
+    assert status == 2
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_other_mistakes_are_told_in_one_line(call: Call, tmp_path: Path) -> None:
+    kernel = write(tmp_path / "kernel.py", modules.GOOD)
+    newer = str(tmp_path / "newer.sqlite")
+    open_store(newer, header=RunHeader("n", 0, "{}", "{}", "{}", "2026-01-01T00:00:00")).close()
+    with sqlite3.connect(newer) as connection:
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+    mistakes = [
+        (["--task", "nosuch"], "nosuch"),
+        (["--task", TASK, "--device", "tpu"], "auto, gpu or cpu"),
+        (["--task", TASK, "--transfer", str(tmp_path / "none.sqlite")], "no such population store"),
+        (["--task", TASK, "--transfer", kernel], "not a population store"),
+        (["--task", TASK, "--transfer", newer], "9999"),
+        (["--task", TASK, "--out", kernel], "exists already"),
+    ]
+    for arguments, said in mistakes:
+        status, _, err = call(kernel, *arguments, *([] if "--device" in arguments else ["--device", "cpu"]))
+        assert (status, err.count("\n")) == (2, 1), err
+        assert said in err

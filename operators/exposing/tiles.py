@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from operators.exposing.draft import Draft, Knob, Place
 from operators.exposing.reading import Function, KernelText, LaunchText, ModuleText, bindings, parameter_of, reads_config
 from operators.exposing.values import alike, number
-from operators.rewrite.guards import Cover, guards
-from operators.source import NotApplicableError
+from operators.rewrite.guards import Cover, Definitions, arange_block, guards
+from operators.source import NotApplicableError, called
 
 Choices = Callable[[str, int], tuple[int, ...]]
 """From the knob's name and default (0 for a rule of the author's) to what it may be."""
@@ -44,14 +44,51 @@ class _Feed:
 def tiles_of(kernel: KernelText) -> Mapping[str, Tile]:
     """Blocks that only ever tile guarded ranges, by name; those that must span a whole row are not among them."""
     found: dict[str, Tile] = {}
-    every = list(guards(kernel))
-    whole = {guard.block for guard in every if guard.cover is Cover.WHOLE}
-    for guard in every:
-        if guard.block not in whole:
-            known = found.get(guard.block)
-            follows = guard.cover is Cover.PROGRAM or (known is not None and known.follows)
-            found[guard.block] = Tile(guard.block, guard.bound, follows)
+    every = [(guard.block, guard.bound, guard.cover) for guard in guards(kernel)] + list(_steps(kernel))
+    whole = {block for block, _, cover in every if cover is Cover.WHOLE}
+    for block, bound, cover in every:
+        if block not in whole:
+            known = found.get(block, Tile(block, bound, follows=False))
+            found[block] = Tile(block, known.bound, known.follows or cover is Cover.PROGRAM)
     return found
+
+
+def _steps(kernel: KernelText) -> Iterator[tuple[str, str, Cover]]:
+    """Guards whose bound is no parameter, such as a length that the kernel loads, and loops from or to anywhere."""
+    definitions = Definitions(kernel)
+    for node in ast.walk(kernel.tree):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt):
+            terms = _terms(node.left, definitions)
+            bound = node.comparators[0]
+            if isinstance(bound, ast.BinOp) and isinstance(bound.op, ast.Sub):
+                terms += _terms(bound.right, definitions)
+            blocks = [block for block in map(arange_block, terms) if block in kernel.constexprs]
+            starts = [term for term in terms if not arange_block(term)]
+            cover = _cover(starts, blocks[0], definitions) if len(blocks) == 1 and len(starts) == len(terms) - 1 else None
+            if cover is not None:
+                yield blocks[0], "", cover
+
+
+def _terms(node: ast.expr, definitions: Definitions, depth: int = 0) -> list[ast.expr]:
+    node = definitions.resolve(node)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and depth < 8:
+        return _terms(node.left, definitions, depth + 1) + _terms(node.right, definitions, depth + 1)
+    return [node]
+
+
+def _cover(starts: Sequence[ast.expr], block: str, definitions: Definitions) -> Cover | None:
+    if len(starts) != 1:
+        return None if starts else Cover.WHOLE
+    start = starts[0]
+    if isinstance(start, ast.Name) and start.id in definitions.loops:
+        loop = definitions.loops[start.id]
+        stepped = isinstance(loop, ast.Call) and ast.unparse(loop.func) in ("range", "tl.range") and len(loop.args) == 3
+        return Cover.LOOP if stepped and isinstance(loop, ast.Call) and ast.unparse(loop.args[2]) == block else None
+    if isinstance(start, ast.BinOp) and isinstance(start.op, ast.Mult):
+        factors = [definitions.resolve(start.left), definitions.resolve(start.right)]
+        programs = [factor for factor in factors if called(factor) == "program_id"]
+        return Cover.PROGRAM if programs and any(ast.unparse(factor) == block for factor in factors) else None
+    return None
 
 
 def expose_tile(draft: Draft, kernel: KernelText, tile: Tile, tiles: Mapping[str, Mapping[str, Tile]], choices: Choices) -> None:

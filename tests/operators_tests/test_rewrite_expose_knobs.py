@@ -97,6 +97,13 @@ def test_the_default_of_a_kernel_s_signature_becomes_a_knob_that_launches_give()
     assert 'sum_kernel[(m,)](x, y, n, BLOCK=CONFIG["BLOCK"], num_warps=' in found.source
 
 
+def test_ranges_of_a_length_that_the_kernel_loads_are_tiled_too() -> None:
+    kernel = KERNEL.replace("    at =", "    length = tl.load(n)\n    at =").replace("at < n", "at < length")
+    assert read_knobs(exposed(WAYS["locals"][0], kernel).source).default == {"BLOCK": 512, "num_warps": 8}
+    whole = kernel.replace("tl.program_id(0) * BLOCK + ", "")
+    assert read_knobs(exposed(WAYS["locals"][0], whole).source).default == {"num_warps": 8}
+
+
 def test_launches_that_give_the_same_share_a_knob() -> None:
     body = "def f(x, y, m, n):\n    sum_kernel[(m,)](x, y, n, 256)\n    sum_kernel[(m,)](y, x, n, 256)\n"
     found = exposed(body + "    sum_kernel[(m,)](y, x, n, 256, num_warps=8)\n", LOOPED)

@@ -110,7 +110,7 @@ def measure_command(options: argparse.Namespace, session: dict[str, Any], begun:
 def autotune_command(options: argparse.Namespace, session: dict[str, Any], begun: float) -> None:
     """Runs Triton's autotuner on the kernels whose figures are missing; whole spaces first."""
     path = options.out / "autotune.json"
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"session": session, "rows": []}
+    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"session": session, "rows": []}
     whole = options.whole or WHOLE
     done = {row["name"] for row in known["rows"]}
     wanted = [

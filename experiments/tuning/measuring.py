@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evo.errors import DeviceError
+from evo.errors import BadDeviceError, DeviceError
 from evo.evaluation.estimate import modelled_latency_us
 from evo.evaluation.interpreter import InterpretedTier
 from evo.evaluation.settings import EvaluationSettings
@@ -210,8 +210,8 @@ def timed_again(tier: Tier, task: Task, entries: list[Entry], candidates: dict[C
             if not isinstance(latency, Failure):
                 values.append(latency)
     return [
-        dataclasses.replace(entry, latency_us=statistics.median(values), samples=tuple(values))
-        if (values := samples.get(entry.configuration))
+        dataclasses.replace(entry, latency_us=statistics.median(again), samples=tuple(again))
+        if (again := samples.get(entry.configuration))
         else entry
         for entry in entries
     ]
@@ -263,9 +263,16 @@ def measure(
             compiled = ahead.result()
             if index + 1 < len(left) and time.monotonic() + longest < until:
                 ahead = compiling.submit(compile_grid, place, left[index + 1], plan)
-            grid = measure_grid(place, compiled, plan, session)
+            try:
+                grid = measure_grid(place, compiled, plan, session)
+            except BadDeviceError:
+                raise
+            except DeviceError as error:  # of this kernel, or of the moment: the others are worth their turn
+                tell(f"{subject.name}: not measured: {error}")
+                continue
+            finally:
+                longest = max(longest, time.monotonic() - begun)
             grid.save(folder / "grids")
-            longest = max(longest, time.monotonic() - begun)
             tell(
                 f"{grid.name}: {len(grid.valid)} of {len(grid.entries)} configurations pass, compiled in {compiled.wall_s:.1f} s on "
                 f"{grid.workers} cores, {time.monotonic() - begun:.1f} s in all, noise {grid.noise:.2%}"

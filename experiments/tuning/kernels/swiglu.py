@@ -7,7 +7,7 @@ import triton.language as tl
 
 CONFIG = {"BLOCK": 1024, "BLOCKS": 1, "STREAM_IN": 0, "STREAM_OUT": 0, "num_warps": 4}
 SPACE = {
-    "BLOCK": [512, 1024, 2048, 4096, 8192],
+    "BLOCK": [256, 512, 1024, 2048, 4096],
     "BLOCKS": [1, 2, 4, 8],
     "STREAM_IN": [0, 1],
     "STREAM_OUT": [0, 1],
@@ -22,7 +22,7 @@ def swiglu_kernel(
 ):  # fmt: skip
     first = tl.program_id(0).to(tl.int64) * BLOCK * BLOCKS
     policy: tl.constexpr = "evict_first" if STREAM_IN else ""
-    for block in tl.static_range(BLOCKS):
+    for block in tl.range(0, BLOCKS):
         offsets = first + block * BLOCK + tl.arange(0, BLOCK)
         mask = offsets < count
         gate = tl.load(gate_ptr + offsets, mask=mask, other=0.0, eviction_policy=policy).to(tl.float32)

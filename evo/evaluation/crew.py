@@ -76,6 +76,7 @@ class Crew:
         self._shipped: set[str] = set()
         self._shipped_to = 0
         self._released: list[int] = []
+        self._releasing = Lock()
         self.by_ipc = by_ipc
         self.secret = secrets.token_bytes(16)
 
@@ -140,13 +141,27 @@ class Crew:
         finally:
             judge.turn.release()
 
+    def drop(self, outputs: Sequence[bytes]) -> None:
+        """Outputs that need no judge any more. Torch keeps memory that is lent by CUDA IPC until it was opened once, whatever `release`
+        says, so a judge opens them."""
+        if not self.by_ipc or not outputs:
+            return
+        judge = self._judges[0]
+        with judge.turn:
+            try:
+                judge.worker.call("drop", list(outputs), deadline_s=self._deadline_s)
+            except WorkerDied:
+                self._clock.count("judges replaced")  # the verdict stands: it is on other outputs
+
     def release(self, tokens: Sequence[int]) -> None:
         """Outputs that are judged; the replay process is told with its next check."""
-        self._released.extend(tokens)
+        with self._releasing:
+            self._released.extend(tokens)
 
     def take_released(self) -> list[int]:
         """What `release` collected, once."""
-        taken, self._released = self._released, []
+        with self._releasing:
+            taken, self._released = self._released, []
         return taken
 
     def trim(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -41,6 +43,16 @@ class JudgeProcess:
         del tensors
         torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
         return verdict
+
+    def drop(self, outputs: Sequence[bytes]) -> int:
+        """Opens outputs that nobody will look at, so that their owner may let go of them; tells how many were still there."""
+        opened = 0
+        for data in outputs:
+            with contextlib.suppress(RuntimeError):  # their owner ended, and its memory with it
+                pickle.loads(data)
+                opened += 1
+        torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+        return opened
 
     def _task(self, reference: str) -> Task:
         if reference not in self._tasks:

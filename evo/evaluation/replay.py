@@ -257,14 +257,19 @@ class ReplayTier(Tier):
         )
         checks: list[Checked] = []
         try:
-            for ran, work, (candidate, draw) in zip(rans, works, asked, strict=False):
+            for number, (ran, work, (candidate, draw)) in enumerate(zip(rans, works, asked, strict=False)):
                 problem = _memory_problem(candidate.case, ran)
                 if problem is not None and ran.differs is not Differs.UNDEFINED:
+                    crew.drop([left.outputs for left in rans[number:]])
                     return problem
                 verdict = crew.judge(work.task, work.case, draw, ran.structure, ran.outputs, Stage.GATE.value)
-                if isinstance(verdict, Failure):
+                if isinstance(verdict, Failure) or problem is not None:
+                    crew.drop([left.outputs for left in rans[number + 1 :]])
+                if isinstance(
+                    verdict, Failure
+                ):  # values from poisoned memory say more; where they pass by chance, the other is left
                     return verdict
-                if problem is not None:  # values from poisoned memory say more; where they pass by chance, this is left
+                if problem is not None:
                     return problem
                 checks.append(Checked(verdict.error_ratio, ran.peak_bytes))
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -63,7 +64,7 @@ class Device:
         missing = self._missing([work for work, _, _ in asked])
         return missing or [self._ran(number, work) for number, (work, _, _) in enumerate(asked)]
 
-    def latency(self, work: Work, seed: int, replays: int) -> Any:
+    def latency(self, work: Work, seed: int, replays: int, worth_us: float) -> Any:
         return self._missing([work]) or 10.0
 
     def compare(
@@ -110,6 +111,19 @@ class Forgetful(Device):
         return answer
 
 
+class Lender(Device):
+    """Lends outputs by CUDA IPC: a file in the task's folder stands for memory that is kept until it was opened."""
+
+    def check(self, *arguments: Any) -> Any:
+        answer = super().check(*arguments)
+        if isinstance(answer, Missing):
+            return answer
+        lent = [Path(work.task, f"lent-{number}") for number, (work, _, _) in enumerate(arguments[0])]
+        for path in lent:
+            path.touch()
+        return [dataclasses.replace(ran, outputs=str(path).encode()) for ran, path in zip(answer, lent, strict=True)]
+
+
 class Sick(Device):
     """Its memory does not keep what is written."""
 
@@ -129,3 +143,19 @@ class Judge:
         if structure == "wrong" or (structure == "spoiled" and not Path(task, "spoiled").exists()):
             return Failure(Status.WRONG_VALUES, Stage(stage), f"case {case}: expected 1, got 2", "wrong_values:values")
         return Verdict(0.5, "")
+
+
+class Borrower(Judge):
+    """Opens what is lent to it."""
+
+    def open_probe(self, data: bytes) -> bool:
+        return True
+
+    def judge(self, task: str, case: str, draw: Draw, structure: str, data: bytes, stage: str) -> Verdict | Failure:
+        self.drop([data])
+        return super().judge(task, case, draw, structure, data, stage)
+
+    def drop(self, outputs: Sequence[bytes]) -> int:
+        for data in outputs:
+            Path(data.decode()).unlink()
+        return len(outputs)

@@ -40,8 +40,8 @@ def nursery() -> Iterator[Nursery]:
 def make(nursery: Nursery) -> Iterator[Callable[..., ReplayTier]]:
     tiers: list[ReplayTier] = []
 
-    def made(device: str = "Device") -> ReplayTier:
-        tiers.append(ReplayTier(SETTINGS, Processes(f"{SERVED}:{device}", f"{SERVED}:Judge"), nursery))
+    def made(device: str = "Device", judge: str = "Judge") -> ReplayTier:
+        tiers.append(ReplayTier(SETTINGS, Processes(f"{SERVED}:{device}", f"{SERVED}:{judge}"), nursery))
         return tiers[-1]
 
     yield made
@@ -196,3 +196,12 @@ def test_faults_of_one_climb_never_become_verdicts_on_another(make: Callable[...
         found = list(threads.map(climb, work))
     assert [pair for pair in found if expected[pair[0]] != pair[1]] == []
     assert tier.gpu_s < sum(tier.clock.seconds[stage] for stage in ("check", "time")), "overlapping seconds count once"
+
+
+@pytest.mark.parametrize("fault", ["wrong", "writes", "leaves", "good"])
+def test_no_device_memory_stays_lent_whatever_the_verdict(
+    make: Callable[..., ReplayTier], task: Task, tmp_path: Path, fault: str
+) -> None:
+    verdict = check(make("Lender", "Borrower"), task, fault, *SMALL, *SMALL)
+    assert isinstance(verdict, Failure) == (fault != "good")
+    assert not list(tmp_path.glob("lent-*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -121,7 +122,7 @@ class ReplayProcess:
         self._arenas: Bounded[Arena] = Bounded(self._total_bytes // 4, self._arena_bytes, MAX_GRAPHS)
         self._graphs: Bounded[TimedGraph] = Bounded(1 << 62, lambda graph: 0, MAX_GRAPHS)
         self._kept: dict[int, Any] = {}
-        self._token = 0
+        self._token = secrets.randbits(48)  # what is released of a process that died must not be taken for outputs of this one
         self._counts: Counter[str] = Counter()
         self._stopwatch: Stopwatch | None = None
         unwell = ailment(self._device, FIRST_PATTERN_BYTES)  # which also loads what a health check needs, ahead of the fault
@@ -238,7 +239,7 @@ class ReplayProcess:
         looked_at, number = order.randrange(pairs), order.randrange(ours.layout.sets)
         timed: tuple[torch.Tensor, ...] = ()
         discarded = attempts = 0
-        throttled = self._driver.throttled()
+        throttled = reasons = self._driver.throttled()
         while len(mine) < pairs and attempts < THROTTLE_ATTEMPTS:
             block: list[tuple[float, float]] = []
             for _ in range(min(PAIRS_PER_READING, pairs - len(mine))):
@@ -250,6 +251,7 @@ class ReplayProcess:
                 block.append((times[True], times[False]))
             before, throttled = throttled, self._driver.throttled()
             if before or throttled:
+                reasons = before or throttled
                 discarded += len(block)
                 attempts += 1
                 time.sleep(THROTTLE_PAUSE_S)
@@ -261,7 +263,7 @@ class ReplayProcess:
         self._counts["pairs discarded"] += discarded
         as_checked = aa or not mine or self._as_checked(candidate, seed, placement, number, timed)
         reading = self._driver.read()
-        return Compared(tuple(mine), tuple(other), as_checked, discarded, throttled if len(mine) < pairs else (), reading)
+        return Compared(tuple(mine), tuple(other), as_checked, discarded, reasons if len(mine) < pairs else (), reading)
 
     def _as_checked(self, work: Work, seed: int, placement: int, number: int, timed: Sequence[torch.Tensor]) -> bool:
         task, _ = self._case(work)

@@ -6,10 +6,10 @@ alone, stay within the task's torch operators and launch a kernel of their own; 
 A timed run (by the host's clock, of a call as a user makes it: wrapper, launches and one copy of the outputs): the process is stopped,
 fresh input sets are lent, the clock starts, the process goes on and is asked for all sets in random order; at its answer, randomly
 chosen pieces of the outputs are copied, and then the clock is read. What the same request to a module that does nothing takes is
-subtracted. All outputs are judged afterwards and must hold the pieces seen at first. So returning early, caching, threads, side streams
-and working ahead give wrong outputs or save no time. What this does not cover: kernels that were left running on the device and wait there
-for their inputs (they slow the host's own kernels, which is looked for), and processes that a candidate started and detached, which
-are not stopped with it.
+subtracted. All outputs must still hold the pieces seen at first, and those of some sets, chosen only then, are judged. So returning early,
+caching, threads, side streams and working ahead give wrong outputs or save no time. What this does not cover: kernels that were left
+running on the device and wait there for their inputs (they slow the host's own kernels, which is looked for), and processes that a
+candidate started and detached, which are not stopped with it.
 
 The judge may live here because nothing of a candidate does: its process can reach no memory of this one but the blocks it was lent, which
 hold nothing else, and this process opens nothing that a candidate made.

@@ -70,6 +70,11 @@ class HostedProcess:
         # The kernel's word, from before any candidate code ran there.
         peer = self._connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         self._pid: int = struct.unpack("3i", peer)[0]
+        if self._pid <= 0:  # signals to process 0 would reach this process and all of its group
+            self._connection.close()
+            server.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise SandboxError("a hosted process is not visible from its host: process namespaces that are not nested")
 
     def ask(self, what: str, *, deadline_s: float | None = None, files: Sequence[int] = (), **data: Any) -> dict[str, Any]:
         """One request and its answer, which is data of a hostile process.

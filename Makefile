@@ -1,5 +1,5 @@
 # Every target does the set-up it needs: an environment in .venv with the versions of constraints.txt and this package, editable.
-# Other interpreter: make PYTHON=python3.12 …    More arguments for pytest: make test PYTEST='-k store -x'
+# Other interpreter: make PYTHON=python3.12 …    More arguments for pytest: make test PYTEST='-k store -x'    Test processes: WORKERS=2
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -7,6 +7,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PYTEST ?=
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -36,7 +37,7 @@ lint: $(READY) ## Style, types and the walls between the rooms.
 	$(BIN)/lint-imports
 
 test: lint ## All checks of a change: lint, and the tests that need no GPU and no patience.
-	$(BIN)/python -m pytest $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
 
 test-slow: $(READY) ## The tests that take minutes.
 	$(BIN)/python -m pytest -m "slow and not gpu" --ignore=tests/evo_tests/test_cluster_kill.py $(PYTEST)

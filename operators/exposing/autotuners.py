@@ -36,7 +36,9 @@ def unfold(draft: Draft, kernel: KernelText, target: str) -> None:
     if any(isinstance(n, ast.Name) and n.id == kernel.name and id(n) not in plain for n in ast.walk(module.tree)):
         raise NotApplicableError(f"{kernel.name} is used otherwise than in launches, so its autotuner may be needed")
     every = [{**{key: TRITON_DEFAULTS[key] for key in ALWAYS}, **item} for item in configurations.all]
-    keys = list(dict.fromkeys([*configurations.keys, *ALWAYS]))
+    keys = [
+        key for key in dict.fromkeys([*configurations.keys, *ALWAYS]) if key not in kernel.computed
+    ]  # heuristics have the last word
     given = [key for launch in launches for key in keys if key in launch.given]
     if given:
         raise NotApplicableError(f"a launch of {kernel.name} gives {given[0]} beside the autotuner")
@@ -51,7 +53,7 @@ def unfold(draft: Draft, kernel: KernelText, target: str) -> None:
     for launch in launches:
         for key in keys:
             draft.argument(launch.call, key, f'CONFIG["{names[key]}"]')
-    draft.hints += [{names[key]: value for key, value in item.items()} for item in every[1 : MAX_HINTS + 1]]
+    draft.hints += [{names[key]: item[key] for key in keys} for item in every[1 : MAX_HINTS + 1]]
     _without(draft, kernel.autotuners[0])
 
 

@@ -90,6 +90,18 @@ def test_heuristics_keep_their_rule_at_zero() -> None:
     assert read_knobs(named.source).default == {"BLOCK": 0, "num_warps": 4}
 
 
+def test_what_heuristics_compute_below_an_autotuner_is_a_knob_there() -> None:
+    tuned = "@triton.autotune(configs=[triton.Config({'BLOCK': 512}), triton.Config({'BLOCK': 64}, num_warps=8)], key=['n'])"
+    rules = '@triton.heuristics({"num_warps": lambda args: 8})'
+    body = "def f(x, y, n):\n    add_kernel[lambda m: (triton.cdiv(n, m['BLOCK']),)](x, y, n)\n"
+    found = exposed(body, KERNEL.replace("@triton.jit", f"{tuned}  # ours\n{rules}\n@triton.jit"))
+    knobs = read_knobs(found.source)
+    assert knobs.default == {"BLOCK": 512, "num_stages": 3, "num_warps": 0}
+    assert [dict(hint) for hint in knobs.hints] == [{"BLOCK": 64, "num_stages": 3, "num_warps": 0}]
+    assert "autotune" not in found.source
+    assert 'lambda args: (CONFIG["num_warps"] or (8))' in found.source
+
+
 def test_the_default_of_a_kernel_s_signature_becomes_a_knob_that_launches_give() -> None:
     kernel = LOOPED.replace("BLOCK: tl.constexpr", "BLOCK: tl.constexpr = 256")
     found = exposed("def f(x, y, m, n):\n    sum_kernel[(m,)](x, y, n)\n", kernel)

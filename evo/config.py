@@ -114,12 +114,16 @@ class RunConfig(_Section):
 
     @classmethod
     def from_text(cls, text: str, where: str) -> RunConfig:
-        """Reads the configuration that a population store recorded.
+        """Reads the configuration that a population store recorded; the numbers of pairs of runs from before there were races are one.
 
         Raises:
             ConfigError: Another version of triton-evolve wrote it and a key is no longer known.
         """
-        return _validated(json.loads(text), where, "")
+        document = json.loads(text)
+        evaluation = document.get("evaluation", {})
+        if counts := {evaluation.pop(key) for key in ("pairs", "verify_pairs") if key in evaluation}:
+            evaluation.setdefault("race", sorted(counts))
+        return _validated(document, where, "")
 
 
 def read_config(path: Path) -> RunConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,13 @@ def test_only_name_and_tasks_are_needed_and_defaults_are_those_of_the_rooms(tmp_
 def test_the_shipped_files_are_valid_and_survive_the_store(name: str) -> None:
     config = read_config(ROOT / "configs" / name)
     assert RunConfig.from_text(config.to_text(), "a store") == config
+
+
+def test_runs_from_before_there_were_races_can_be_resumed() -> None:
+    document = json.loads(RunConfig(name="x", tasks=("softmax",)).to_text())
+    del document["evaluation"]["race"], document["evaluation"]["deep_tune_trials"], document["accept_weak_tasks"]
+    document["evaluation"] |= {"pairs": 16, "verify_pairs": 64}
+    assert RunConfig.from_text(json.dumps(document), "a store").evaluation.race == (16, 64)
 
 
 def test_the_shipped_cluster_file_is_one_that_ray_accepts() -> None:

@@ -155,18 +155,20 @@ class ForkServer:
 
     def close(self) -> None:
         """Ends the server and its child. Idempotent."""
-        if self._socket is not None:
-            self._socket.close()
-        if self._process is not None:
-            self._process.terminate()  # its process ends all others, and waits for them
-            try:
-                self._process.wait(ENDING_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        if self._home is not None:
-            shutil.rmtree(self._home, ignore_errors=True)
+        # Taken first: whoever owns the server may close it while the thread that calls it does.
+        process, connection, home = self._process, self._socket, self._home
         self._process = self._socket = self._home = None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            process.terminate()  # its process ends all others, and waits for them
+            try:
+                process.wait(ENDING_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if home is not None:
+            shutil.rmtree(home, ignore_errors=True)
 
     def _ensure(self) -> socket.socket:
         with self._starting:
@@ -177,10 +179,10 @@ class ForkServer:
             return self._socket
         self.close()
         ours, theirs = socket.socketpair()
-        self._home = Path(tempfile.mkdtemp(prefix=f"triton-evolve-{self.role}-"))
-        self._home.chmod(0o711)
+        self._home = home = Path(tempfile.mkdtemp(prefix=f"triton-evolve-{self.role}-"))
+        home.chmod(0o711)
         environment = {key: os.environ[key] for key in KEPT_ENVIRONMENT if key in os.environ}
-        environment |= {"HOME": str(self._home), "TMPDIR": str(self._home), "TRITON_CACHE_DIR": str(self._home / "triton")}
+        environment |= {"HOME": str(home), "TMPDIR": str(home), "TRITON_CACHE_DIR": str(home / "triton")}
         environment |= {
             "TRITON_EVOLVE_ROLE": self.role,
             "TRITON_EVOLVE_HOME": os.path.expanduser("~"),
@@ -193,7 +195,7 @@ class ForkServer:
             environment["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
         environment |= {"TRITON_DEFAULT_FP_FUSION": os.environ.get("TRITON_DEFAULT_FP_FUSION", "1")} | self._environment
         environment["PYTHONPATH"] = search_path()
-        settings = {"limits": asdict(self._limits), "preload": self._preload, "home": str(self._home), "gpu": self._gpu}
+        settings = {"limits": asdict(self._limits), "preload": self._preload, "home": str(home), "gpu": self._gpu}
         self._socket = ours
         launch = _new_process if self._zygote is None else self._zygote.launch
         try:

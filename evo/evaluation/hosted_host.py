@@ -130,6 +130,7 @@ class HostProcess:
             plan = LaunchPlan.from_json(side.process.ask("observe", calls=calls).get("plan"))
             snapshot = lending.snapshot()
             seen = lending.read(side.process.ask("describe"), [0], snapshot, gradients=False)[0]
+            self._sides.shut("candidate")  # the device's memory that it holds must not keep its plan from being replayed
             same = self._same_as_replayed(side.task, described, draw, judged, binaries, seen) if self._device == "cuda" else None
         except HostedFailure as error:
             return self._failed(case, error.failure, Stage.VERIFY)

@@ -1,6 +1,6 @@
 """How the tuner's strategy compares on landscapes shaped like kernels': share of a grid until within 2 % of its best; no GPU.
 
-`python experiments/tuning_synthetic.py [--seeds N] [--grids FOLDER]` compares strategies on analytic models of six kinds of kernels
+`python experiments/tuning_synthetic.py [--seeds N] [--grids FOLDER]` compares strategies on analytic models of seven kernels
 (steps, cliffs, infeasible regions, whims of a compiler, noise of ±1 % on what the tuner sees) and, where given, on recorded grids: JSON
 files with ``space``, ``default`` and ``rows`` of [configuration, latency in microseconds per case or null].
 """

@@ -263,15 +263,13 @@ class ReplayTier(Tier):
                     crew.drop([left.outputs for left in rans[number:]])
                     return problem
                 verdict = crew.judge(work.task, work.case, draw, ran.structure, ran.outputs, Stage.GATE.value)
-                if isinstance(verdict, Failure) or problem is not None:
-                    crew.drop([left.outputs for left in rans[number + 1 :]])
-                if isinstance(
-                    verdict, Failure
-                ):  # values from poisoned memory say more; where they pass by chance, the other is left
-                    return verdict
+                if isinstance(verdict, Failure):
+                    problem = verdict  # which says more than that it reads what nothing wrote
+                else:
+                    checks.append(Checked(verdict.error_ratio, ran.peak_bytes))
                 if problem is not None:
+                    crew.drop([left.outputs for left in rans[number + 1 :]])
                     return problem
-                checks.append(Checked(verdict.error_ratio, ran.peak_bytes))
         finally:
             crew.release([ran.token for ran in rans])
         return checks

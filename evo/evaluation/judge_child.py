@@ -18,13 +18,16 @@ from evo.tasks.draws import Draw
 from evo.tasks.loading import load_task
 
 ORACLE_BYTES = 24 << 30
+ORACLE_SHARE = 6
+"""No judge keeps more answers than this part of the device's memory holds: there are several, and a replay process beside them."""
 
 
 class JudgeProcess:
     """Served by `evo.evaluation.worker`."""
 
     def __init__(self) -> None:
-        self._judge = Judge("cuda", ORACLE_BYTES)
+        total_bytes = int(torch.cuda.get_device_properties(0).total_memory)
+        self._judge = Judge("cuda", min(ORACLE_BYTES, total_bytes // ORACLE_SHARE))
         self._tasks: dict[str, Task] = {}
 
     def open_probe(self, data: bytes) -> bool:

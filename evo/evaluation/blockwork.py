@@ -1,19 +1,23 @@
 """Counts what one program of a kernel does, from its TTIR and the launch's arguments: accesses, products, trips of loops.
 
-The text is read line by line; nothing is run. Scalars are propagated from constants, integer arguments and grid sizes, with every
-program id at the middle of its range, so that a causal loop counts its average trips. A loop whose bounds stay unknown (they come
-from memory, or it is a `while`) takes `unknown_trips` from the caller. Both branches of an `if` are counted; calls of functions
-that are not inlined, and inline assembly, are not looked into.
+The text is read line by line; nothing is run. Scalars are propagated from constants, integer arguments and grid sizes, with program
+ids at the middle of their range and, where the first or the last program does other work, at several places of it, of which the mean
+counts: a causal loop has its average trips, and a grid does not look idle because one program does the work of all. A loop whose
+bounds stay unknown (they come from memory, or it is a `while`) takes `unknown_trips` from the caller. Both branches of an `if` are
+counted; calls of functions that are not inlined, and inline assembly, are not looked into.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 MAX_TRIPS = 1e7
+MIDDLE = 0.5
+PLACES = tuple(number / 8 for number in range(9))
+"""Where in the grid programs are looked at that do not all do the same work."""
 
 _ARGUMENT = re.compile(r"(%\w+): ")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,<>]+(?:<[^<>]*>)?)")
@@ -119,7 +123,32 @@ def count_work(ttir: str, scalars: Sequence[float | None], grid: Sequence[int], 
         grid: Programs per axis.
         unknown_trips: Trips of loops whose bounds are not known.
     """
-    counter = _Counter(scalars, grid, unknown_trips)
+    first, work, last = (_count_program(ttir, scalars, grid, unknown_trips, place) for place in (0.0, MIDDLE, 1.0))
+    if first == work == last:
+        return work
+    return _mean([_count_program(ttir, scalars, grid, unknown_trips, place) for place in PLACES])
+
+
+def _mean(works: Sequence[BlockWork]) -> BlockWork:
+    """Of programs of one kernel, whose accesses and products are the same ones, executed more or less often."""
+
+    def mean(values: Iterable[float]) -> float:
+        return math.fsum(values) / len(works)
+
+    return BlockWork(
+        [replace(same[0], trips=mean(item.trips for item in same)) for same in zip(*(w.accesses for w in works), strict=True)],
+        [replace(same[0], trips=mean(item.trips for item in same)) for same in zip(*(w.products for w in works), strict=True)],
+        works[0].static_elements,
+        mean(work.dynamic_elements for work in works),
+        mean(work.memory_rounds for work in works),
+        mean(work.reductions for work in works),
+    )
+
+
+def _count_program(
+    ttir: str, scalars: Sequence[float | None], grid: Sequence[int], unknown_trips: float, place: float
+) -> BlockWork:
+    counter = _Counter(scalars, grid, unknown_trips, place)
     inside = False
     for line in ttir.splitlines():
         text = line.strip()
@@ -143,8 +172,9 @@ class _Region:
 
 
 class _Counter:
-    def __init__(self, scalars: Sequence[float | None], grid: Sequence[int], unknown_trips: float) -> None:
+    def __init__(self, scalars: Sequence[float | None], grid: Sequence[int], unknown_trips: float, place: float) -> None:
         self.work = BlockWork()
+        self._place = place
         self._scalars = scalars
         self._grid = grid
         self._unknown_trips = unknown_trips
@@ -224,7 +254,7 @@ class _Counter:
         elif kind in ("tt.get_program_id", "tt.get_num_programs"):
             axis = _AXES.get(operation.split()[1], 0)
             size = self._grid[axis] if axis < len(self._grid) else 1
-            self._numbers[name] = float(size) if kind == "tt.get_num_programs" else float((size - 1) // 2)
+            self._numbers[name] = float(size) if kind == "tt.get_num_programs" else float(int((size - 1) * self._place))
         elif kind in _BINARY and len(operands) == 2:
             left, right = operands
             if left is not None and right is not None and not (right == 0 and ("div" in kind or "rem" in kind)):

@@ -78,7 +78,7 @@ def modelled_latency_us(plan: LaunchPlan, binaries: Sequence[Binary], case: Case
     Args:
         plan: What is launched.
         binaries: One per kernel of the plan, in its order, compiled with instruction counts.
-        case: Its `bytes` bound the result from below: no model may promise more than the bandwidth allows.
+        case: Its `bytes` and `flops` bound the result from below: no model may promise more than the device can.
         target: Whose data-sheet figures to use.
 
     Raises:
@@ -93,9 +93,15 @@ def modelled_latency_us(plan: LaunchPlan, binaries: Sequence[Binary], case: Case
             total += LAUNCH_US + 1e6 * kernel_seconds(plan, step, kernel, binaries[step.kernel], target)
         elif isinstance(step, Fill | Copy | Operator):
             total += LAUNCH_US + 1e6 * _torch_bytes(step, plan) / (target.bandwidth * MEMORY_EFFICIENCY)
+    return max(total, 1e6 * least_seconds(case, target), LAUNCH_US)
+
+
+def least_seconds(case: Case, target: Target) -> float:
+    """What no kernel can be faster than, however its text is read: the case's bytes through the caches, its operations on tensor cores."""
     # Data that was just written may still lie in the cache: only what does not fit must come from memory.
-    least = max(0, case.bytes - target.l2_bytes) / target.bandwidth
-    return max(total, 1e6 * least, LAUNCH_US)
+    memory = max(0, case.bytes - target.l2_bytes) / target.bandwidth
+    cache = case.bytes / (L2_BYTES_PER_CYCLE * target.multiprocessors * target.clock_hz)
+    return max(memory, cache, case.flops / (2 * max(target.tensor_flops, target.fp32_flops)))
 
 
 def occupancy(programs: int, num_warps: int, registers: int, shared_bytes: int, target: Target) -> Occupancy:

@@ -24,6 +24,7 @@ import triton
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
+from evo.evaluation.as_compiled import AsCompiled
 from evo.evaluation.inputs import differentiable_places
 from evo.tracing.facade import CudaFacade, fake_cuda
 from evo.tracing.recorder import Recording, Refused, Untraceable
@@ -205,6 +206,7 @@ def watch_memory(*, backwards: bool = False) -> None:
         return host
 
     interpreter.GridExecutor._init_args_hst = noted_arguments
+    interpreter.FunctionRewriter.ast_transformer = AsCompiled(interpreter.FunctionRewriter.ast_transformer)
     patch_tensor = interpreter._patch_lang_tensor
 
     def patch_tensor_and_index(tensor: Any, scope: Any) -> None:

@@ -7,6 +7,8 @@ language, from parameters and from each other, and nothing reaches for the inter
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,8 +34,34 @@ _BUILTINS = frozenset(
     }
 )
 _OF_TRITON = frozenset({"language", "cdiv", "next_power_of_2", "jit"})
-_INSIDES = frozenset({"handle", "data", "core", "standard", "semantic", "numpy", "sys", "os", "builtins", "inspect"})
+_INSIDES = frozenset(
+    {
+        *{"handle", "data", "core", "standard", "semantic", "numpy", "sys", "os", "builtins", "inspect"},
+        # where Triton's modules lead out of its language, and so to whether a kernel is interpreted
+        *{"tl", "knobs", "driver", "ir", "wraps", "constexpr_function", "module_finder", "module_from_spec", "spec", "modules"},
+        # of a compiled and of an interpreted function
+        *{
+            "format",
+            "format_map",
+            "fn",
+            "src",
+            "raw_src",
+            "params",
+            "arg_names",
+            "constexprs",
+            "signature",
+            "warmup",
+            "run",
+            "cache_key",
+        },
+        # what changes a list or a dict: compiled once and interpreted once per program, it would hold another state
+        *{"append", "extend", "insert", "remove", "pop", "popitem", "clear", "reverse", "update", "setdefault", "discard"},
+    }
+)
+_PYTHONS = sys.stdlib_module_names - {"math", "random", "select"}
+"""Modules that Triton's own modules import; its language has some of the same name."""
 _JIT_OPTIONS = frozenset({"do_not_specialize", "do_not_specialize_on_alignment", "noinline", "debug"})
+_DTYPE = re.compile(r"(u?int|b?float)\d+\w*")
 _REFUSED = (
     ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef, ast.Try, ast.TryStar, ast.With,
     ast.Yield, ast.YieldFrom, ast.Await, ast.Delete, ast.JoinedStr, ast.Raise,
@@ -97,7 +125,7 @@ def _allowed_part(node: ast.Import | ast.ImportFrom) -> ast.Import | ast.ImportF
             for alias in node.names
             if alias.name != "*"
             and not alias.name.startswith("_")
-            and alias.name not in _INSIDES
+            and alias.name not in _INSIDES | _PYTHONS
             and (module != "triton" or alias.name in _OF_TRITON)
         ]
         made = ast.ImportFrom(module, names, 0)
@@ -149,7 +177,12 @@ def _needs_of_function(node: ast.FunctionDef) -> frozenset[str]:
     arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
     extra = [item for item in (node.args.vararg, node.args.kwarg) if item is not None]
     local = {item.arg for item in (*arguments, *extra)}
-    local |= {item.id for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
+    # What only a comprehension binds is a name of the module outside of it, where Triton's interpreter adds names of its own.
+    inner = {id(item) for part in ast.walk(node) if isinstance(part, ast.comprehension) for item in ast.walk(part.target)}
+    stored = [item for item in ast.walk(node) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)]
+    local |= {item.id for item in stored if id(item) not in inner}
+    if any(id(item) in inner and item.id not in local for item in stored):
+        raise NotReducible(f"line {node.lineno} has a comprehension; write its items down, or loop by tl.static_range")
     outside = [item.annotation for item in (*arguments, *extra) if item.annotation is not None]
     outside += [item for item in (*node.args.defaults, *node.args.kw_defaults) if item is not None]
     return _needs([item for item in outside if not isinstance(item, ast.Constant)], set()) | _needs(node.body, local)
@@ -178,6 +211,12 @@ def _needs(nodes: Sequence[ast.AST], local: set[str]) -> frozenset[str]:
                 raise NotReducible(f"line {getattr(item, 'lineno', 0)} has a {type(item).__name__}, which is no device code")
             if isinstance(item, ast.FunctionDef):
                 raise NotReducible(f"line {item.lineno} defines a function inside a function")
+            if isinstance(item, ast.Subscript) and not isinstance(item.ctx, ast.Load):
+                raise NotReducible(f"line {item.lineno} changes an item, which Triton's tuples and tensors do not let")
+            if isinstance(item, ast.Compare):
+                _check_identity(item)
+            if isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod) and _is_text(item.left):
+                raise NotReducible(f"line {item.lineno} formats text")
             if isinstance(item, ast.Attribute):
                 _check_attribute(item)
             if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load) and item.id not in local:
@@ -185,9 +224,27 @@ def _needs(nodes: Sequence[ast.AST], local: set[str]) -> frozenset[str]:
     return frozenset(found)
 
 
+def _check_identity(item: ast.Compare) -> None:
+    """Only what exists once is the same object wherever a kernel runs: equal numbers are one object to some and two to others."""
+    if not any(isinstance(operator, ast.Is | ast.IsNot) for operator in item.ops):
+        return
+    if not any(_exists_once(side) for side in (item.left, *item.comparators)):
+        raise NotReducible(f"line {item.lineno} asks by `is` whether two values are one object; compare them by ==")
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _exists_once(node: ast.expr) -> bool:
+    return (isinstance(node, ast.Constant) and node.value in (None, True, False)) or (
+        isinstance(node, ast.Attribute) and _DTYPE.fullmatch(node.attr) is not None
+    )
+
+
 def _check_attribute(item: ast.Attribute) -> None:
     text = f"line {item.lineno} uses .{item.attr}"
-    if item.attr.startswith("_") or item.attr in _INSIDES:
+    if item.attr.startswith("_") or item.attr in _INSIDES or item.attr in _PYTHONS:
         raise NotReducible(f"{text}, which is none of a kernel's business")
     if isinstance(item.ctx, ast.Store):
         raise NotReducible(f"{text} as a target")

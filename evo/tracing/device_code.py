@@ -5,6 +5,8 @@ Triton's front end emits, and refuses in them what no kernel needs in order to c
 other libraries than the device's own, and inline assembly that does anything but arithmetic on its operands (memory, control flow,
 special registers such as clocks or the multiprocessor's number). Text that cannot be read with certainty is refused too. What
 remains can still read and write past its tensors by wrong offsets; guard bands, bounds and sanitizers are there for that.
+
+Looking takes time in proportion to the text, whatever it is: a search that fails must not begin again further on and run to the end.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _OPERATION = re.compile(r"(?<![\w.%@!#^$])([A-Za-z_]\w*)\.([A-Za-z_][\w.]*)")
 _ASSEMBLY = re.compile(r'tt\.elementwise_inline_asm "((?:[^"\\\n]|\\.)*)" \{')
-_LIBRARY = re.compile(
-    r'tt\.extern_elementwise [^"{]*\{libname = "(?:libdevice)?", libpath = "", pure = \w+, symbol = "__(?:nv|ocml)_\w+"\}'
-)
+_EXTERN = "tt.extern_elementwise "
+_LIBRARY = re.compile(r'[^"{]*\{libname = "(?:libdevice)?", libpath = "", pure = \w+, symbol = "__(?:nv|ocml)_\w+"\}')
+_MAX_ASSEMBLY = 1 << 16
+"""Characters of all inline assembly of one kernel, and registers that one text may declare."""
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|(\Z))", re.DOTALL)
 
 _PTX = frozenset(
     [
@@ -112,6 +116,8 @@ _AMD = re.compile(r"v_(?!readlane|readfirstlane|writelane|interp|movrel|swaprel)
 
 def code_problem(ttir: str) -> str:
     """What is not allowed in a kernel's TTIR, or an empty string."""
+    if not _strings_end(ttir):
+        return "a text in quotes without an end, or a backslash outside of one"
     foreign = _foreign_dialect(ttir)
     if foreign:
         return f"an operation of the dialect {foreign}; a kernel has those of {', '.join(sorted(_DIALECTS))}"
@@ -120,11 +126,13 @@ def code_problem(ttir: str) -> str:
         return "it makes an address of an integer; pass tensors and add offsets to their pointers"
     if "tt.print" in names:
         return "it prints (tl.device_print); take that out"
-    if names.count("extern_elementwise") != len(_LIBRARY.findall(ttir)):
+    if names.count("extern_elementwise") != sum(_LIBRARY.match(part) is not None for part in ttir.split(_EXTERN)[1:]):
         return "it calls a function of a library that is not the device's own; use triton.language.extra.libdevice"
     texts = _ASSEMBLY.findall(ttir)
     if len(texts) != names.count("elementwise_inline_asm"):
         return "inline assembly in a form that cannot be read"
+    if sum(map(len, texts)) > _MAX_ASSEMBLY:
+        return f"more than {_MAX_ASSEMBLY} characters of inline assembly"
     for text in texts:
         problem = assembly_problem(_ESCAPE.sub(_unescaped, text))
         if problem:
@@ -138,14 +146,18 @@ def assembly_problem(text: str) -> str:
     Args:
         text: PTX or AMDGCN, as a kernel's author wrote it.
     """
-    text = _VECTOR.sub(r" \1 ", _OPERAND.sub(" 0 ", re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)))
+    text = _COMMENT.sub(lambda found: " " if found[1] is None else " /* ", text)  # one without an end is no opcode
+    text = _VECTOR.sub(r" \1 ", _OPERAND.sub(" 0 ", text))
     declared: set[str] = set()
     for statement in re.split(r"[;\n{}]" if "v_" in text else r"[;{}]", text):
         words = statement.replace(",", " ").replace("|", " ").split()
         if not words:
             continue
         if words[0] == ".reg":
-            declared |= {name for word in words[2:] for name in _registers(word)}
+            for word in words[2:]:
+                declared |= set(_registers(word))
+                if len(declared) > _MAX_ASSEMBLY:
+                    return f"declares more than {_MAX_ASSEMBLY} registers"
             continue
         if re.fullmatch(r"@!?[\w%$]+", words[0]):
             words = words[1:]
@@ -169,9 +181,21 @@ def _registers(word: str) -> list[str]:
     return [name for name in names if "%" not in name]  # a name with % could be that of a special register
 
 
+def _strings_end(ttir: str) -> bool:
+    """Whether every quote opens or closes a string, and backslashes stand in strings alone. The first one that does not ends the look."""
+    at = 0
+    while (quote := ttir.find('"', at)) >= 0:
+        found = _STRING.match(ttir, quote)
+        if found is None or "\\" in ttir[at:quote]:
+            return False
+        at = found.end()
+    return "\\" not in ttir[at:]
+
+
 def _foreign_dialect(ttir: str) -> str:
     bare = _STRING.sub(lambda found: f" {_ESCAPE.sub(_unescaped, found[1])} " if _names_operation(found) else ' "" ', ttir)
-    for dialect, operation in _OPERATION.findall(bare):
+    for found in _OPERATION.finditer(bare):
+        dialect, operation = found.groups()
         if dialect not in _DIALECTS and f"{dialect}.{operation}" not in _BESIDES:
             return str(dialect)
     return ""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evo.evaluation.blockwork import count_work
-from evo.evaluation.estimate import modelled_latency_us, occupancy
+from evo.evaluation.estimate import least_seconds, modelled_latency_us, occupancy
 from evo.evaluation.instructions import instruction_mix
 from evo.records import Configuration, Failure
 from evo.tasks.base import Case, Task, TensorSpec
@@ -89,6 +89,42 @@ def test_a_full_device_comes_near_the_bandwidth_and_not_past_it(rows: Model) -> 
 def test_too_few_programs_are_slow(rows: Model) -> None:
     assert rows(GRID=16) > 3 * rows()
     assert rows(GRID=16) < rows(GRID=1)
+
+
+SKEWED = """module {
+  tt.func public @kernel(%x: !tt.ptr<f32>, %n: i32) {
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    %0 = tt.get_program_id x : i32
+    %1 = arith.subi %c1, %0 : i32
+    %2 = arith.maxsi %1, %c0 : i32
+    %3 = arith.muli %n, %2 : i32
+    scf.for %i = %c0 to %3 step %c1  : i32 {
+      %4 = tt.load %x : !tt.ptr<f32>
+    }
+    tt.return
+  }
+}
+"""
+
+
+def test_one_program_that_works_for_all_is_seen() -> None:
+    work = count_work(SKEWED, [None, 900.0], (3, 1, 1))
+    assert work.accesses[0].trips > 200
+    assert (
+        count_work(SKEWED.replace("%1 = arith.subi %c1, %0", "%1 = arith.subi %c1, %c0"), [None, 900.0], (3, 1, 1))
+        .accesses[0]
+        .trips
+        == 900
+    )
+
+
+def test_nobody_is_promised_more_than_the_device_can() -> None:
+    cached = Case("small", CASE.arguments, H200.l2_bytes // 2, 0)
+    busy = Case("busy", CASE.arguments, 1, 10**12)
+    assert least_seconds(CASE, H200) >= (CASE.bytes - H200.l2_bytes) / H200.bandwidth
+    assert least_seconds(cached, H200) > 0
+    assert least_seconds(busy, H200) * H200.tensor_flops >= 0.4 * busy.flops
 
 
 def test_more_passes_over_memory_are_slower(rows: Model) -> None:

@@ -80,7 +80,7 @@ def _check_step(step: p.Step, plan: p.LaunchPlan, live: set[int]) -> None:
         live.add(step.storage)
     elif isinstance(step, p.Fill):
         _check_value(step.value, plan, live)
-        _require(isinstance(step.scalar, int | float | bool), f"fill with {step.scalar!r}")
+        _require(_is_number(step.scalar), "fill with what is no number of 64 bits")
     elif isinstance(step, p.Copy):
         _check_value(step.target, plan, live)
         _check_value(step.source, plan, live)
@@ -159,12 +159,13 @@ def _check_argument(where: str, kind: Any, argument: Any, plan: p.LaunchPlan, li
         _check_value(descriptor["value"], plan, live)
         _check_descriptor(where, descriptor, plan)
     else:
-        _require(isinstance(argument, int | float | bool), f"{where}: {kind} needs a number, given {argument!r}")
+        _require(_is_number(argument), f"{where}: {kind} needs a number of 64 bits")
         if kind.startswith(("i", "u")):
-            _require(
-                isinstance(argument, int) and -(2**63) <= argument < 2**64,
-                f"{where}: {kind} needs an integer, given {argument!r}",
-            )
+            _require(isinstance(argument, int), f"{where}: {kind} needs an integer, given {argument!r}")
+
+
+def _is_number(item: Any) -> bool:
+    return isinstance(item, float) or (isinstance(item, int) and -(2**63) <= item < 2**64)
 
 
 def _check_descriptor(where: str, descriptor: dict[str, Any], plan: p.LaunchPlan) -> None:

@@ -216,8 +216,8 @@ def serve(connection: Connection, target: object) -> None:
 
 
 def nursery_loop(control: socket.socket) -> None:
-    """Forks a worker for every message that brings its socket."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Forks a worker for every message that brings its socket, until the owner closes the connection or dies. The death of a parent would
+    be that of the thread which started this process, and threads come and go."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to handle
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead workers are reaped by the kernel
     for module in ("torch", "triton", "evo.evaluation.judge", "evo.evaluation.runner"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,6 +13,7 @@ import pytest
 
 from evo.errors import WorkerDied
 from evo.evaluation.worker import Nursery, Worker
+from evo.tracing.sandbox import search_path
 from tests.evo_tests.running_processes import alive, wait_until
 
 SERVED = "tests.evo_tests.served_objects"
@@ -106,3 +110,37 @@ def test_stopping_leaves_no_process(made: Callable[..., Worker]) -> None:
     worker.stop()
     worker.stop()
     wait_until(lambda: not alive(pids), "end of both processes", 5)
+
+
+def test_a_nursery_outlives_the_thread_that_made_it() -> None:
+    made: list[Nursery] = []
+    leave, used = threading.Event(), threading.Event()
+
+    def use() -> None:
+        made.append(Nursery())
+        Worker(made[0], "replay", f"{SERVED}:Served").call("pid", deadline_s=DEADLINE_S)
+        used.set()
+        leave.wait(DEADLINE_S)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    try:
+        assert used.wait(DEADLINE_S)
+        leave.set()
+        thread.join()
+        assert Worker(made[0], "replay", f"{SERVED}:Served").call("pid", deadline_s=DEADLINE_S)
+    finally:
+        made[0].close()
+
+
+def test_a_nursery_ends_with_its_owner() -> None:
+    program = (
+        "import sys, os; from evo.evaluation.worker import Nursery, Worker; nursery = Nursery(); "
+        f"worker = Worker(nursery, 'replay', '{SERVED}:Served'); "
+        f"print(nursery._process.pid, worker.call('pid', deadline_s={DEADLINE_S}), flush=True); os.kill(os.getpid(), 9)"
+    )
+    environment = {**os.environ, "PYTHONPATH": search_path()}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
+    pids = [int(word) for word in ended.stdout.split()]
+    assert len(pids) == 2, ended.stderr
+    wait_until(lambda: not alive(pids), "end of the nursery and its worker", 10)

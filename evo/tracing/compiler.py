@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import re
 from collections.abc import Mapping
@@ -106,15 +105,14 @@ class Compiler:
             status = Status.TIMEOUT if error.reason == "deadline" else Status.COMPILE_ERROR
             text = f"compiling {kernel.name} ended the compiler: {error.reason}"
             return Failure(status, Stage.COMPILE, text, f"{status.value}:{error.reason}")
-        if "failure" in answer:
-            return Failure.from_json(answer["failure"])
         try:
+            if "failure" in answer:
+                return Failure.from_json(answer["failure"])
             data = base64.b64decode(answer["binary"], validate=True)
-        except (binascii.Error, KeyError, TypeError) as error:
-            return Failure(
-                Status.COMPILE_ERROR, Stage.COMPILE, f"the compiler's answer is not valid: {error}", "compile_error:answer"
-            )
-        return Binary(kernel.kernel_hash, data, answer["metadata"], Resources.from_json(answer["resources"]))
+            return Binary(kernel.kernel_hash, data, dict(answer["metadata"]), Resources.from_json(answer["resources"]))
+        except (KeyError, TypeError, ValueError) as error:
+            text = f"the compiler's answer is not valid: {type(error).__name__}: {error}"
+            return Failure(Status.COMPILE_ERROR, Stage.COMPILE, text, "compile_error:answer")
 
     def close(self) -> None:
         """Ends the fork server."""

@@ -33,6 +33,8 @@ from evo.tracing.sandbox import receive_message, send_message
 
 WATCH_S = 0.1
 """Between two looks at what a call uses."""
+MAX_PARTS = 4_000_000
+"""Commas and brackets of an answer, those of its texts among them. Read, three bytes of JSON become an object of over sixty."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,8 @@ class Call:
                 place.rmdir()
         if reason is not None:
             return {"died": reason}
+        if sum(map(data.count, (b",", b"[", b"{"))) > MAX_PARTS:
+            return {"died": "output too large"}
         try:
             return {"payload": json.loads(data)}
         except RecursionError:

@@ -31,6 +31,10 @@ def crash(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def answer_in_many_parts(request: dict[str, Any]) -> dict[str, Any]:
+    return {"parts": [[]] * 5_000_000}
+
+
 def talk(request: dict[str, Any]) -> dict[str, Any]:
     return {"text": "x" * (4 << 20)}
 

@@ -61,6 +61,17 @@ def test_a_bad_end_is_told(server: ForkServer, name: str, reason: str) -> None:
     assert call(server, "echo", text="next") == {"text": "next"}
 
 
+def test_a_short_answer_of_many_parts_is_not_read() -> None:
+    """Twenty megabytes of JSON, within what an answer may be long, would become many times that in objects, in the caller too."""
+    server = ForkServer("test", Limits(), preload=("tests.evo_tests.sandbox_children",))
+    try:
+        with pytest.raises(WorkerDied, match="output too large"):
+            call(server, "answer_in_many_parts")
+        assert call(server, "echo", text="next") == {"text": "next"}
+    finally:
+        server.close()
+
+
 def named(name: str) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/comm"):

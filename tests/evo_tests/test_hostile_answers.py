@@ -133,7 +133,7 @@ def tracer() -> Iterator[Tracer]:
         ("data['sources'][0]['key'] = 9", "argument 9"),
         ("data['sources'][0].update(kind='parameter', key='w')", "parameter w"),
         ("data['values'][0]['dtype'] = 'int32'", "argument 0"),
-        ("launch['arguments'][2] = 10**300", "i32 needs an integer"),
+        ("launch['arguments'][2] = 10**300", "i32 needs a number of 64 bits"),
         ("launch['arguments'][2] = float('nan')", "i32 needs an integer"),
         ("data['kernels'][0]['signature'][1][0] = 'x'", "two parameters of one name"),
     ],

@@ -212,6 +212,9 @@ def _call(task: Task, inputs: Inputs, where: str) -> list[torch.Tensor]:
 
 def _tensors(value: Any, where: str) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.device.type != "cpu":
+            given = f"a tensor of layout {value.layout} on {value.device}"
+            raise TaskError(where, given=given, allowed="dense tensors on the device of the inputs")
         return [value.detach()]
     if value is None:
         return []

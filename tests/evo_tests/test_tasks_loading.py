@@ -121,6 +121,8 @@ def test_what_does_not_exist_is_named_with_the_builtin_tasks(folder: Path) -> No
         ("return twice(x)", "return x.mul_(2)", ("argument 0 modified", "mutates")),
         ("return twice(x)", "return 'text'", ("output of type str",)),
         ("return twice(x)", "return None", ("no output",)),
+        ("return twice(x)", "return x.to_sparse()", ("torch.sparse_coo", "dense tensors")),
+        ("return twice(x)", "return torch.empty(3, device='meta')", ("on meta", "dense tensors")),
         ("reference=double", "reference=double, mutates=(1,)", ("mutates", "given 1")),
     ],
 )

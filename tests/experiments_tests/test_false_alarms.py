@@ -113,7 +113,7 @@ def test_honest_kernels_are_all_rewrites_and_samples_of_what_follows() -> None:
     assert kinds.count("rewrite of a rewrite") == 2
     assert kinds.count("crossover") <= 1
     assert len({item.source for item in kernels}) == len(kernels)
-    assert {"parameterise_tile", "widen_space"} <= {item.operator for item in kernels}
+    assert {"rows_per_program", "widen_space"} <= {item.operator for item in kernels}
     assert kernels == script.honest_kernels(task, second=2, crossed=1, seed=0)
 
 

@@ -203,7 +203,12 @@ def _needs(nodes: Sequence[ast.AST], local: set[str]) -> frozenset[str]:
         and ast.unparse(call.func).rpartition(".")[2] in ("static_assert", "device_assert", "static_print")
         for argument in call.args
         for part in ast.walk(argument)
-        if isinstance(part, ast.JoinedStr)
+        if isinstance(part, ast.JoinedStr | ast.Constant)
+    } | {
+        id(item.value)
+        for node in nodes
+        for item in ast.walk(node)
+        if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant)
     }
     for node in nodes:
         for item in ast.walk(node):
@@ -215,8 +220,8 @@ def _needs(nodes: Sequence[ast.AST], local: set[str]) -> frozenset[str]:
                 raise NotReducible(f"line {item.lineno} changes an item, which Triton's tuples and tensors do not let")
             if isinstance(item, ast.Compare):
                 _check_identity(item)
-            if isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod) and _is_text(item.left):
-                raise NotReducible(f"line {item.lineno} formats text")
+            if isinstance(item, ast.Constant) and id(item) not in messages and may_format(item.value):
+                raise NotReducible(f"line {item.lineno} has a text with a %, which may format what a compiler spells otherwise")
             if isinstance(item, ast.Attribute):
                 _check_attribute(item)
             if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load) and item.id not in local:
@@ -232,8 +237,9 @@ def _check_identity(item: ast.Compare) -> None:
         raise NotReducible(f"line {item.lineno} asks by `is` whether two values are one object; compare them by ==")
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def may_format(value: object) -> bool:
+    """Whether a constant is text that ``%`` could fill in: Triton's tuples and constants are spelled otherwise than Python's."""
+    return isinstance(value, str) and "%" in value
 
 
 def _exists_once(node: ast.expr) -> bool:

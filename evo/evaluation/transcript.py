@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evo.evaluation.reduction import NotReducible, reduce_to_kernels
+from evo.evaluation.reduction import NotReducible, may_format, reduce_to_kernels
 from evo.tasks.base import Task
 from evo.tracing.plan import VALUE_DTYPES, Allocate, Copy, Fill, Kernel, Launch, LaunchPlan, Operator, Step
 
@@ -173,6 +173,8 @@ def _constant(item: Any) -> str:
         if kind == "dtype":
             return f"_tl.dtype({inner!r})"
         return _identifier(inner) if kind == "function" else "(" + "".join(f"{_constant(part)}, " for part in inner) + ")"
+    if may_format(item):
+        raise NotReducible(f"the constant {item!r} may format text")
     return _number(item)
 
 

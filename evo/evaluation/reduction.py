@@ -64,7 +64,7 @@ _JIT_OPTIONS = frozenset({"do_not_specialize", "do_not_specialize_on_alignment",
 _DTYPE = re.compile(r"(u?int|b?float)\d+\w*")
 _REFUSED = (
     ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Lambda, ast.ClassDef, ast.AsyncFunctionDef, ast.Try, ast.TryStar, ast.With,
-    ast.Yield, ast.YieldFrom, ast.Await, ast.Delete, ast.JoinedStr, ast.Raise,
+    ast.Yield, ast.YieldFrom, ast.Await, ast.Delete, ast.JoinedStr, ast.Raise, ast.NamedExpr,
 )  # fmt: skip
 
 

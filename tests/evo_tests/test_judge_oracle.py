@@ -11,7 +11,7 @@ import torch
 
 from evo.evaluation.inputs import make_inputs, to_float64
 from evo.evaluation.judge import Judge, summed_terms
-from evo.evaluation.oracle import Oracle, compute_outputs, matrix_products, flatten_outputs
+from evo.evaluation.oracle import Oracle, compute_outputs, flatten_outputs, matrix_products
 from evo.evaluation.tolerance import Verdict
 from evo.records import Failure, Status
 from evo.tasks.base import Case, Task, TensorSpec

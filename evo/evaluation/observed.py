@@ -49,11 +49,12 @@ class RecordedUse(Examination):
 
     def examine(self, task: Task, candidates: Sequence[Candidate]) -> tuple[str, ...] | Failure:
         """See `Examination`: every training case (the others too where all are small ones) in the verified configuration."""
+        try:
+            _ = self._host.name
+        except DeviceError as error:  # of this machine, for no module has been loaded yet
+            return (f"{NAME} not applied: {error}",)
         for candidate in [item for item in candidates if item.case in task.training_cases] or candidates:
-            try:
-                problem = self._observe(task, candidate)
-            except DeviceError as error:
-                return (f"{NAME} not applied: {error}",)
+            problem = self._observed(task, candidate)
             if problem is not None:
                 return problem
         return (NAME,)
@@ -61,6 +62,20 @@ class RecordedUse(Examination):
     def close(self) -> None:
         """Ends all processes."""
         self._host.close()
+
+    def _observed(self, task: Task, candidate: Candidate) -> Failure | None:
+        """As `_observe`. A host that ends while a module is in use is tried again, once and anew; then the module is refused, for one
+        that could end its host, say by taking all of the device's memory, would never be looked at."""
+        try:
+            return self._observe(task, candidate)
+        except DeviceError:
+            self._host.fresh()
+        try:
+            return self._observe(task, candidate)
+        except DeviceError as error:
+            self._host.fresh()
+            text = f"case {candidate.case.name}: what the module launches in use could not be recorded, twice: {error}"
+            return Failure(Status.REJECTED, Stage.VERIFY, text, "rejected:observed:host")
 
     def _observe(self, task: Task, candidate: Candidate) -> Failure | None:
         reference = str(task.path) if task.path else task.name

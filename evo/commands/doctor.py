@@ -46,7 +46,7 @@ def doctor_command(task: str | None = None) -> int:
     for problem in problems:
         console.print(f"problem: {problem}", style="red")
     console.print(
-        ("A search can run here." if task is None else f"A search of {task} can run here.")
+        ("A search can run here." if task is None else f"No known cheat passes {task}. A run checks its starting kernels first.")
         if not problems
         else "Mend the above first."
     )

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -150,9 +151,10 @@ def _report(console: Console, store: str, out: Path | None, reason: str) -> int:
     from evo.reporting.status import StatusReader, best_table
 
     with open_store(store) as opened:
-        rows = [row for best in StatusReader(opened).look(top=3).best.values() for row in best]
+        look = StatusReader(opened).look(top=3)
+        rows = [row for best in look.best.values() for row in best]
         console.print(f"\n{reason}\n")
-        console.print(best_table(rows) if rows else "no variant passed; `triton-evolve status` says what they failed on")
+        console.print(best_table(rows) if rows else _nothing(look.spent.evaluations))
         # A simulated figure is of no kernel that could be launched.
         measured = any(row.search.latency_kind is not LatencyKind.SIMULATED for row in rows)
         exported = _export(opened, out) if out is not None and measured else True
@@ -161,6 +163,12 @@ def _report(console: Console, store: str, out: Path | None, reason: str) -> int:
     more = "--wall-s S" if "wall seconds" in reason else "--evaluations N"
     typer.echo(f"go on:        triton-evolve resume {store} {more}   (more than so far)")
     return 0 if exported else 1
+
+
+def _nothing(evaluated: int) -> str:
+    if not evaluated:
+        return "nothing was evaluated: the budget was used before the first evaluation ended; give it more, as below"
+    return "no variant passed; `triton-evolve status` says what they failed on"
 
 
 def _export(store: PopulationStore, out: Path) -> bool:
@@ -228,7 +236,7 @@ def _front_folder(store: str) -> Path:
     if "://" in store and not store.startswith("sqlite:///"):
         return RUNS / "front"
     path = Path(store.removeprefix("sqlite:///"))
-    return path.with_name(f"{path.stem}-front")
+    return path.with_name(re.sub(r"\W", "_", path.stem) + "_front")  # a name that Python can import
 
 
 def _own_version() -> str:

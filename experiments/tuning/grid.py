@@ -27,6 +27,8 @@ class Entry:
         latency_us: Median of `samples`, None unless it passed.
         samples: Quick latencies in microseconds: one, or those of the second timing, which the fastest got.
         gate_s, time_s: GPU seconds of the gate and of one quick latency (the first).
+        programs: Of the largest launch.
+        registers, spill_bytes, shared_bytes: The most that a kernel takes, as compiled: what was known before any timing.
     """
 
     configuration: Configuration
@@ -36,6 +38,10 @@ class Entry:
     samples: tuple[float, ...] = ()
     gate_s: float = 0.0
     time_s: float = 0.0
+    programs: int = 0
+    registers: int = 0
+    spill_bytes: int = 0
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)

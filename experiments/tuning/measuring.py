@@ -22,6 +22,7 @@ from evo.evaluation.tier import Candidate, Tier
 from evo.records import Configuration, Failure, LatencyKind, Stage, Status
 from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw, Variation
+from evo.tracing.plan import Launch
 from evo.tracing.workbench import Job, Prepared, Workbench
 from experiments.tuning.catalogue import Subject, configurations, knobs_of
 from experiments.tuning.grid import PASSED, Entry, Grid, pooled_noise
@@ -152,7 +153,8 @@ def measure_grid(place: Place, compiled: Compiled, plan: Plan, session: dict[str
             continue
         before = tier.gpu_s_of_thread
         latency = quick_latency(tier, task, candidates[job.configuration], plan)
-        entries.append(timed(job.configuration, latency, gate_s, tier.gpu_s_of_thread - before))
+        entry = timed(job.configuration, latency, gate_s, tier.gpu_s_of_thread - before)
+        entries.append(with_resources(entry, candidates[job.configuration]))
     entries = timed_again(tier, task, entries, candidates)
     measured = tier.latency_kind is LatencyKind.MEASURED
     grid = Grid(
@@ -161,6 +163,19 @@ def measure_grid(place: Place, compiled: Compiled, plan: Plan, session: dict[str
         noise=pooled_noise([entry.samples for entry in entries]), seed=plan.seed, session=session,
     )  # fmt: skip
     return with_noise_floor(tier, task, grid, candidates) if measured and grid.valid else grid
+
+
+def with_resources(entry: Entry, candidate: Candidate) -> Entry:
+    """An entry with what its configuration takes of the device."""
+    resources = [binary.resources for binary in candidate.binaries]
+    launches = [step for step in candidate.plan.steps.get("forward", ()) if isinstance(step, Launch)]
+    return dataclasses.replace(
+        entry,
+        programs=max((math.prod(launch.grid) for launch in launches), default=0),
+        registers=max((item.registers for item in resources), default=0),
+        spill_bytes=max((item.spill_bytes for item in resources), default=0),
+        shared_bytes=max((item.shared_bytes for item in resources), default=0),
+    )
 
 
 def quick_latency(tier: Tier, task: Task, candidate: Candidate, plan: Plan) -> float | Failure:

@@ -7,7 +7,6 @@ Units are in field names. Every record that is stored round-trips through `to_js
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 import re
@@ -15,6 +14,11 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
+
+from evo.exchanges import Exchange as Exchange
+from evo.exchanges import Usage as Usage
+from evo.plain import Record as Record
+from evo.plain import content_id as content_id
 
 MAX_MESSAGE = 8000
 MAX_SIGNATURE = 300
@@ -76,46 +80,10 @@ class LatencyKind(StrEnum):
     SIMULATED = "simulated"
 
 
-def content_id(*parts: str) -> str:
-    """First 24 hex digits of the SHA-256 over length-prefixed UTF-8 parts."""
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()[:24]
-
-
-class Record:
-    """Mixin: JSON round trip of a frozen dataclass whose nested records declare `from_json` themselves."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values only; enums become their values, tuples lists."""
-        assert dataclasses.is_dataclass(self)
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Inverse of `to_json`; an unknown key raises TypeError."""
-        return cls(**data)
-
-
 def _printable(text: str, limit: int) -> str:
     if not isinstance(text, str):
         raise ValueError(f"message and signature are text, given {type(text).__name__}")
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text[:limit])[:limit]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Record):
-        return value.to_json()
-    if isinstance(value, StrEnum):
-        return value.value
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value
 
 
 class Configuration(Mapping[str, KnobValue]):
@@ -172,47 +140,6 @@ class Variant(Record):
 
 
 @dataclasses.dataclass(frozen=True)
-class Usage(Record):
-    """What a language-model exchange cost. Tokens are counts, money is US dollars."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    dollars: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Exchange(Record):
-    """One request to a language model and its reply, stored before the reply is acted on.
-
-    Attributes:
-        model: Model name as sent.
-        prompt_hash: `content_id` of the full prompt.
-        template_hash: `content_id` of the prompt files it was rendered from.
-        prompt, reply: Text; the reply holds text blocks only.
-        stop_reason: As the endpoint gave it (``end_turn``, ``max_tokens``, ``refusal`` …) or ``error``.
-        request_id: The endpoint's id of the request, for support.
-        latency_s: Wall seconds.
-    """
-
-    model: str
-    prompt_hash: str
-    template_hash: str
-    prompt: str
-    reply: str
-    stop_reason: str
-    request_id: str
-    latency_s: float
-    usage: Usage
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Inverse of `to_json`."""
-        return cls(**{**data, "usage": Usage.from_json(data["usage"])})
-
-
-@dataclasses.dataclass(frozen=True)
 class Request(Record):
     """One decision of the engine: apply this operator to these parents. Written before it is handed out.
 
@@ -223,6 +150,7 @@ class Request(Record):
         lineage: Lineage the child will belong to, e.g. ``softmax/0/3`` (task/island/ordinal).
         operator: Registered operator name, or ``start`` for a starting kernel.
         parents: Variant ids, the first one the child's main parent.
+        model: Label of the language model to ask; empty where the operator asks none.
     """
 
     number: int
@@ -231,6 +159,7 @@ class Request(Record):
     lineage: str
     operator: str
     parents: tuple[str, ...]
+    model: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parents", tuple(self.parents))
@@ -478,10 +407,19 @@ class Event(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Spent(Record):
-    """What a run has used of its budget so far."""
+    """What a run has used of its budget so far.
+
+    Attributes:
+        dollars, tokens: Of recorded exchanges with language models.
+        held_dollars, held_tokens: The most that requests can cost whose bill is not known: those in flight, and those that were in
+            flight when their process died. They count as spent.
+    """
 
     evaluations: int = 0
     proposals: int = 0
     wall_s: float = 0.0
     gpu_s: float = 0.0
     dollars: float = 0.0
+    tokens: int = 0
+    held_dollars: float = 0.0
+    held_tokens: int = 0

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 _EXCHANGE_COLUMNS = ("model", "prompt_hash", "template_hash", "stop_reason")
 _EVALUATION_COLUMNS = ("variant_id", "status", "stage", "device", "plan_hash", "fitness")
 _TRIAL_COLUMNS = ("case", "status", "latency_us")
-_REQUEST_COLUMNS = ("number", "task", "island", "lineage", "operator", "parents")
+_REQUEST_COLUMNS = ("number", "task", "island", "lineage", "operator", "parents", "model")
 _EVENT_COLUMNS = ("kind", "task", "island", "lineage", "variant_id", "reason")
 
 

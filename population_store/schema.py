@@ -27,7 +27,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Schema revisions, oldest first; the last one is what this version writes. One file each in `migrations/versions`."""
 
 VERSION_TABLE = "population_store_version"
@@ -93,6 +93,9 @@ spent = Table(
     Column("wall_s", Double, nullable=False),
     Column("gpu_s", Double, nullable=False),
     Column("dollars", Double, nullable=False),
+    Column("tokens", BigInt, nullable=False),
+    Column("held_dollars", Double, nullable=False),
+    Column("held_tokens", BigInt, nullable=False),
 )
 """One row, rewritten by every commit: the used budget and the last sequence number given out."""
 
@@ -106,6 +109,7 @@ requests = Table(
     Column("lineage", Text, nullable=False),
     Column("operator", Text, nullable=False),
     Column("parents", JsonText, nullable=False),
+    Column("model", Text, nullable=False),  # empty: the operator asks none
     Column("state", String(32), nullable=False),  # pending, no_proposal or the status of the search evaluation
     UniqueConstraint("number"),
     Index(None, "task", "state"),

@@ -60,7 +60,7 @@ _trials = st.lists(
     max_size=3,
 ).map(tuple)
 
-spent = st.builds(Spent, _counts, _counts, _amounts, _amounts, _amounts)
+spent = st.builds(Spent, _counts, _counts, _amounts, _amounts, _amounts, _counts, _amounts, _counts)
 """Any used budget."""
 
 _events = st.builds(Event, st.sampled_from(EventKind), st.sampled_from(TASKS), st.integers(0, 9), _names, _names, _texts)
@@ -130,8 +130,7 @@ def _entries(draw: st.DrawFn, requests: dict[int, str], outcomes: dict[int, Vari
         return outcome
     if number in requests and draw(st.booleans()):
         return draw(_events)
-    request = Request(
-        number, draw(st.sampled_from(TASKS)), 0, draw(_names), draw(_names), tuple(draw(st.lists(_names, max_size=2)))
-    )
+    parents = tuple(draw(st.lists(_names, max_size=2)))
+    request = Request(number, draw(st.sampled_from(TASKS)), 0, draw(_names), draw(_names), parents, draw(_names))
     requests.setdefault(number, request.task)
     return request

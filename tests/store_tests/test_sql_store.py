@@ -102,6 +102,21 @@ class TestSchema:
             assert compare_metadata(MigrationContext.configure(connection, opts=options), schema.metadata) == []
         engine.dispose()
 
+    def test_a_store_of_the_first_schema_goes_on_with_all_it_holds(self, path: Path) -> None:
+        with new_store(path) as store:
+            store.record(samples.history(0), samples.spent_after(1))
+            expected, spent = list(store.journal()), store.spent
+        with sqlite3.connect(path) as older:
+            older.execute("ALTER TABLE requests DROP COLUMN model")
+            for column in ("tokens", "held_dollars", "held_tokens"):
+                older.execute(f"ALTER TABLE spent DROP COLUMN {column}")
+            older.execute(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'")
+        older.close()
+        assert "open it for writing once" in refusal(path, write=False)
+        with open_store(str(path), write=True) as store:
+            assert (list(store.journal()), store.spent) == (expected, spent)
+            store.record(samples.history(1), samples.spent_after(2))
+
     def test_the_known_revisions_are_those_shipped(self) -> None:
         config = Config()
         config.set_main_option("script_location", "population_store:migrations")

@@ -15,6 +15,8 @@
     │   └── SpendLimitError         ends the run: no money is left
     ├── SandboxError                a sandbox cannot be started on this machine
     └── WorkerDied                  a child process ended, hung or overran a limit
+        ├── WorkerNotReady          it never came to work, so no work is to blame
+        └── WorkerOutOfMemory       its device had no memory left
 
 A bad kernel is none of these: it is an `evo.records.Evaluation` with a failure status.
 """
@@ -113,6 +115,14 @@ class WorkerDied(TritonEvolveError):
         self.role = role
         self.reason = reason
         self.told = ""
+
+
+class WorkerNotReady(WorkerDied):
+    """A child process could not start, or not in time: whatever it was to do has not begun."""
+
+
+class WorkerOutOfMemory(WorkerDied):
+    """A child process asked its device for more memory than there was."""
 
 
 def _short(value: object, limit: int = 300) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-from evo.errors import WorkerDied
+from evo.errors import WorkerDied, WorkerNotReady, WorkerOutOfMemory
 from evo.evaluation.replay_child import Missing, Work
 from evo.evaluation.stages import StageClock
 from evo.evaluation.tolerance import Verdict
@@ -126,7 +126,9 @@ class Crew:
         """Calls the judge of a case; see `JudgeProcess.judge`.
 
         Raises:
-            JudgeFailed: It died; the next call gets a new one.
+            WorkerOutOfMemory: What it needs does not fit beside what else the device holds.
+            WorkerNotReady: It could not start.
+            JudgeFailed: It died. The next call gets a new one.
         """
         judge = self._judges[zlib.crc32(f"{task}:{case}".encode()) % len(self._judges)]
         with self._clock.stage("wait for judge"):
@@ -135,6 +137,9 @@ class Crew:
             with self._clock.stage("judge"), self._clock.device():
                 verdict: Verdict | Failure = judge.worker.call("judge", task, case, *arguments, deadline_s=self._deadline_s)
             return verdict
+        except (WorkerNotReady, WorkerOutOfMemory) as error:
+            error.told = case
+            raise
         except WorkerDied as error:
             self._clock.count("judges replaced")
             raise JudgeFailed(str(error)) from error
@@ -173,14 +178,28 @@ class Crew:
             try:
                 self._call("release", (self.take_released(), True))
             except WorkerDied:
-                self._clock.count("workers replaced")  # the next call gets a new one, with more room still
+                return  # the next call gets a new one, with more room still
+
+    def restart(self) -> None:
+        """Ends all, and so frees all that they hold on the device; the next calls get new ones."""
+        for judge in self._judges:
+            with judge.turn:
+                judge.worker.stop()
+        with self._replaying:
+            self._replay.stop()
 
     def ailment(self) -> str:
-        """What is wrong with the device, found in a new process if the last one died; empty where it is well."""
+        """What is wrong with the device, found in a new process if the last one died; empty where it is well.
+
+        Raises:
+            WorkerOutOfMemory: There is no memory left to find out.
+        """
         with self._replaying:
             try:
                 found: str = self._call("health", (), HEALTH_DEADLINE_S)
                 reading = self._call("read", (), HEALTH_DEADLINE_S)
+            except WorkerOutOfMemory:
+                raise
             except WorkerDied as error:
                 return f"no answer ({error.reason})"
         errors = ", ".join(f"{count} {name}" for name, count in reading.errors.items())
@@ -209,6 +228,7 @@ class Crew:
                 answer = self._replay.call(method, *arguments, deadline_s=deadline_s or self._deadline_s)
         except WorkerDied as error:
             error.told = self._replay.told
+            self._clock.count("workers replaced")
             raise
         finally:
             self._shipped_to = self._replay.generation

@@ -7,37 +7,32 @@ import math
 import secrets
 import statistics
 from collections import deque
-from collections.abc import Mapping, Sequence
-from threading import BoundedSemaphore
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from evo.errors import BadDeviceError, DeviceError, WorkerDied
-from evo.evaluation.checking import Differs
-from evo.evaluation.crew import REAL_PROCESSES, Crew, JudgeFailed, Processes
+from evo.errors import DeviceError, WorkerDied, WorkerNotReady, WorkerOutOfMemory
+from evo.evaluation.crew import REAL_PROCESSES, Crew, Processes
 from evo.evaluation.health import Reading
 from evo.evaluation.launchers import Launchers
-from evo.evaluation.replay_child import Compared, Ran, Work
+from evo.evaluation.replay_child import Compared
+from evo.evaluation.replay_faults import Faults
+from evo.evaluation.replay_gate import Gate, requests, work_of
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.statistics import NoiseFloor
 from evo.evaluation.tier import Candidate, Checked, Sides, Tier, Timing
 from evo.evaluation.worker import Nursery
 from evo.records import Failure, LatencyKind, Stage, Status, TrustLevel
 from evo.tasks.base import Case, Task
-from evo.tasks.draws import Draw, Variation
+from evo.tasks.draws import Draw
+
+T = TypeVar("T")
 
 QUICK_REPLAYS = 7
-REPEATS = 3
 AA_BLOCKS = 5
 AA_PAIRS = 8
 """The A/A noise of a case: so many blocks, in the memory that the first blocks of a race use, of so many pairs."""
-REQUEST_BYTES = 1 << 30
-REQUEST_DRAWS = 24
-SMALL_BYTES = 8 << 20
 JUDGES = 2
 """Judging takes about as long as running, and a replay process can keep more than one judge at work."""
-UNJUDGED = 4
-"""Requests whose outputs wait for the judge at a time; more would fill the device's memory and make nothing faster."""
-
-Asked = tuple[Candidate, Draw]
 
 
 class ReplayTier(Tier):
@@ -64,7 +59,6 @@ class ReplayTier(Tier):
         self._main = self._crew = Crew(
             self._nursery, self._deadline_s, self.clock, spare=True, processes=processes, judges=JUDGES
         )
-        self._unjudged = BoundedSemaphore(UNJUDGED)
         self._floors: dict[tuple[str, str], NoiseFloor] = {}
         self._secret = secrets.token_bytes(16)
         self._readings: deque[Reading] = deque(maxlen=1024)
@@ -76,6 +70,8 @@ class ReplayTier(Tier):
         self._name = str(described["name"])
         self._identity = f"GPU {described['index']} ({self._name}, {described['uuid'] or 'no UUID'})"
         self.capability = "cuda:{}{}".format(*described["capability"])
+        self._faults = Faults(self._identity, self._deadline_s)
+        self._gate = Gate(self._faults, self._make_room)
 
     @property
     def device(self) -> str:
@@ -130,11 +126,11 @@ class ReplayTier(Tier):
         """See `check`; cases go to the device in few requests, small ones first."""
         flat = [(place, candidate, draw) for place, (candidate, draws) in enumerate(asked) for draw in draws]
         worst = [Checked(0.0, 0) for _ in asked]
-        for request in _requests([(candidate, draw) for _, candidate, draw in flat]):
+        for request in requests([(candidate, draw) for _, candidate, draw in flat]):
             secret = [
                 (candidate, Draw(self._seed(task, candidate.case, draw.seed), draw.variation)) for candidate, draw in request
             ]
-            checks = self._request(task, secret)
+            checks = self._gate.check(self._crew, task, secret, thorough=self._crew is not self._main)
             if isinstance(checks, Failure):
                 return checks
             places, flat = [place for place, _, _ in flat[: len(request)]], flat[len(request) :]
@@ -145,13 +141,20 @@ class ReplayTier(Tier):
 
     def latency_us(self, task: Task, candidate: Candidate, worth_us: float = math.inf) -> float | Failure:
         """Median of a few graph replays."""
+        crew, case, seed = self._crew, candidate.case, self._seed(task, candidate.case, 0)
+
+        def replay() -> float:
+            work = work_of(task, candidate)
+            return float(crew.replay("latency", [work], lambda works: (works[0], seed, QUICK_REPLAYS, worth_us)))
+
         try:
-            seed = self._seed(task, candidate.case, 0)
-            return float(
-                self._crew.replay("latency", [_work(task, candidate)], lambda works: (works[0], seed, QUICK_REPLAYS, worth_us))
+            return self._with_room(replay)
+        except WorkerOutOfMemory as error:
+            return self._faults.too_large(
+                task, case, error, Stage.TIME, lambda: self._gate.fit(crew, task, (candidate, Draw(seed)))
             )
         except WorkerDied as error:
-            return self._died(candidate.case, error, Stage.TIME)
+            return self._faults.died(crew, case, error, Stage.TIME)
 
     def compare(self, task: Task, candidate: Candidate, baseline: Candidate, *, pairs: int, incumbent: float) -> Timing | Failure:
         """See `Tier` and `compare_all`; never stops early."""
@@ -160,14 +163,16 @@ class ReplayTier(Tier):
 
     def compare_all(self, task: Task, sides: Sequence[Sides], *, pairs: int, placement: int) -> list[Timing] | Failure:
         """See `Tier`: A/B pairs in random order, each a graph replay after the L2 cache was overwritten."""
+        names = {pair[0].case.name: pair for pair in sides}
         try:
-            for side in sides:
-                if (task.name, side[0].case.name) not in self._floors:
-                    self._floors[task.name, side[0].case.name] = self._noise(task, side[1])
-            compared = self._compare(task, sides, pairs, placement)
+            compared = self._with_room(lambda: self._measured(task, sides, pairs, placement))
+        except WorkerOutOfMemory as error:
+            candidate, baseline = names.get(error.told, sides[0])
+            return self._faults.too_large(
+                task, candidate.case, error, Stage.TIME, lambda: self._fit(task, candidate.case, baseline, placement)
+            )
         except WorkerDied as error:
-            names = {candidate.case.name: candidate.case for candidate, _ in sides}
-            return self._died(names.get(error.told, sides[0][0].case), error, Stage.TIME)
+            return self._faults.died(self._crew, names.get(error.told, sides[0])[0].case, error, Stage.TIME)
         for (candidate, _), item in zip(sides, compared, strict=True):
             if not item.as_checked:
                 text = f"case {candidate.case.name}: a timed call gave other outputs than a checked one on the same inputs"
@@ -219,60 +224,31 @@ class ReplayTier(Tier):
         if self._owns_nursery:
             self._nursery.close()
 
-    def _request(self, task: Task, asked: Sequence[Asked]) -> list[Checked] | Failure:
-        """One request, done again where the judge failed, a neighbour's fault took the outputs away or spoiled remembered inputs: twice,
-        for the neighbour's fault may follow upon the judge's."""
-        crew = self._crew
-        for last in (False, False, True):
-            try:
-                with self._unjudged:
-                    checks = self._run_and_judge(crew, task, asked)
-            except JudgeFailed as error:
-                if last:
-                    raise DeviceError(f"{self._identity}: the judge could not answer on task {task.name}: {error}") from error
-                crew.trim()
-                continue
-            except WorkerDied as error:
-                names = {candidate.case.name: candidate.case for candidate, _ in asked}
-                return self._died(names.get(error.told, asked[0][0].case), error)
-            if not isinstance(checks, Failure) or last or checks.status is not Status.WRONG_VALUES:
-                return checks
-            try:
-                if crew.replay(
-                    "restore_inputs", [_work(task, candidate) for candidate, _ in asked], lambda works: (_zip(works, asked),)
-                ):
-                    return checks
-            except WorkerDied as error:
-                return self._died(asked[0][0].case, error)
-        raise AssertionError("the last turn returns or raises")
+    def _make_room(self) -> None:
+        """Ends every process that holds memory of the device; the next calls make them anew."""
+        self.clock.count("made room")
+        self._crew.restart()
+        if self._crew is not self._main:
+            self._main.restart()
 
-    def _run_and_judge(self, crew: Crew, task: Task, asked: Sequence[Asked]) -> list[Checked] | Failure:
-        works = [_work(task, candidate) for candidate, _ in asked]
-        released = crew.take_released()
-        # Races, and reads beyond buffers, depend little on values: in a search, variations of the declared inputs run once.
-        repeats = [REPEATS if crew is not self._main or draw.variation is Variation.PLAIN else 1 for _, draw in asked]
-        draws = [draw for _, draw in asked]
-        rans: list[Ran] = crew.replay(
-            "check", works, lambda sent: (list(zip(sent, draws, repeats, strict=True)), crew.by_ipc, released)
-        )
-        checks: list[Checked] = []
+    def _with_room(self, call: Callable[[], T]) -> T:
+        """A call that has the device to itself, done again with all of the device's memory where that was too little."""
         try:
-            for number, (ran, work, (candidate, draw)) in enumerate(zip(rans, works, asked, strict=False)):
-                problem = _memory_problem(candidate.case, ran)
-                if problem is not None and ran.differs is not Differs.UNDEFINED:
-                    crew.drop([left.outputs for left in rans[number:]])
-                    return problem
-                verdict = crew.judge(work.task, work.case, draw, ran.structure, ran.outputs, Stage.GATE.value)
-                if isinstance(verdict, Failure):
-                    problem = verdict  # which says more than that it reads what nothing wrote
-                else:
-                    checks.append(Checked(verdict.error_ratio, ran.peak_bytes))
-                if problem is not None:
-                    crew.drop([left.outputs for left in rans[number + 1 :]])
-                    return problem
-        finally:
-            crew.release([ran.token for ran in rans])
-        return checks
+            return call()
+        except (WorkerOutOfMemory, WorkerNotReady):
+            self._make_room()
+        return call()
+
+    def _fit(self, task: Task, case: Case, baseline: Candidate, placement: int) -> None:
+        """What timing needs on a case whatever the candidate."""
+        self._make_room()
+        self._compare(task, [(baseline, baseline)], 1, placement, aa=True)
+
+    def _measured(self, task: Task, sides: Sequence[Sides], pairs: int, placement: int) -> Sequence[Compared]:
+        for candidate, baseline in sides:
+            if (task.name, candidate.case.name) not in self._floors:
+                self._floors[task.name, candidate.case.name] = self._noise(task, baseline)
+        return self._compare(task, sides, pairs, placement)
 
     def _noise(self, task: Task, baseline: Candidate) -> NoiseFloor:
         """Equal kernels on both sides, the second loaded anew, in the memory of the first blocks of a race."""
@@ -283,7 +259,7 @@ class ReplayTier(Tier):
         return NoiseFloor.of(blocks, seed=0)
 
     def _compare(self, task: Task, sides: Sequence[Sides], pairs: int, placement: int, *, aa: bool = False) -> Sequence[Compared]:
-        works = [_work(task, candidate) for pair in sides for candidate in pair]
+        works = [work_of(task, candidate) for pair in sides for candidate in pair]
         seeds = [self._seed(task, pair[0].case, 0) for pair in sides]
         text = f"{works[0].plan_hash}:{placement}".encode()
         order = int.from_bytes(hashlib.sha256(self._secret + text).digest()[:6], "little")
@@ -302,67 +278,6 @@ class ReplayTier(Tier):
     def _seed(self, task: Task, case: Case, seed: int) -> int:
         text = f"{task.name}:{case.name}:{seed}".encode()
         return int.from_bytes(hashlib.sha256(self._crew.secret + text).digest()[:6], "little")
-
-    def _died(self, case: Case, error: WorkerDied, stage: Stage = Stage.GATE) -> Failure:
-        """The verdict on a candidate that took the replay process with it; the device is proved well first, twice if need be."""
-        self.clock.count("workers replaced")
-        found = self._crew.ailment()
-        if found:
-            found = self._crew.ailment()
-        if found:
-            raise BadDeviceError(f"{self._identity} fails its health check twice after {error}: {found}")
-        if error.reason == "deadline":
-            text = f"case {case.name}: the kernels did not end within {self._deadline_s:g} s"
-            return Failure(Status.TIMEOUT, stage, text, "timeout:replay")
-        return Failure(Status.RUNTIME_ERROR, stage, f"case {case.name}: {error.reason}", f"runtime_error:{error.reason[:80]}")
-
-
-def _work(task: Task, candidate: Candidate) -> Work:
-    reference = str(task.path) if task.path else task.name
-    return Work(reference, candidate.case.name, candidate.plan, candidate.plan.plan_hash, candidate.binaries)
-
-
-def _zip(works: Sequence[Work], asked: Sequence[Asked]) -> list[tuple[Work, Draw]]:
-    return [(work, draw) for work, (_, draw) in zip(works, asked, strict=True)]
-
-
-def _requests(asked: Sequence[Asked]) -> list[list[Asked]]:
-    """In order; a new one where small cases end, and where there is enough in one."""
-    requests: list[list[Asked]] = []
-    held = 0
-    for item in asked:
-        size = item[0].case.bytes
-        ends = requests and requests[-1][-1][0].case.bytes <= SMALL_BYTES < size
-        if not requests or ends or held + size > REQUEST_BYTES or len(requests[-1]) >= REQUEST_DRAWS:
-            requests.append([])
-            held = 0
-        requests[-1].append(item)
-        held += size
-    return requests
-
-
-def _memory_problem(case: Case, ran: Ran) -> Failure | None:
-    where = f"case {case.name}: "
-    if ran.violations:
-        text = f"{where}writes outside its buffers ({ran.violations} guard bands changed)"
-        return Failure(Status.GUARD_VIOLATION, Stage.GATE, text, "guard_violation:bands")
-    if ran.changed_inputs:
-        key = ran.changed_inputs[0]
-        what = f"argument {key}" if isinstance(key, int) else f"parameter {key}"
-        text = f"{where}changes {what}, or memory around it, which the task does not update in place"
-        return Failure(Status.GUARD_VIOLATION, Stage.GATE, text, "guard_violation:inputs")
-    if ran.differs is Differs.RACE:
-        text = f"{where}equal calls give different bits: a race, or atomics whose order matters"
-        return Failure(Status.NONDETERMINISTIC, Stage.GATE, text, "nondeterministic:bits")
-    if ran.differs is Differs.BEYOND:
-        text = f"{where}the outputs depend on what lies beyond the buffers: it reads out of bounds; mask the loads"
-        return Failure(Status.GUARD_VIOLATION, Stage.GATE, text, "guard_violation:reads")
-    if ran.differs is Differs.UNDEFINED:
-        text = (
-            f"{where}the outputs depend on memory that nothing wrote: an output or scratch buffer is not filled before it is read"
-        )
-        return Failure(Status.WRONG_VALUES, Stage.GATE, text, "wrong_values:undefined memory")
-    return None
 
 
 def _log_ratios(compared: Compared) -> tuple[float, ...]:

@@ -2,7 +2,8 @@
 
 A worker with a *spare* has a second process that waits with its device context ready and takes over at once; the spare is made as soon
 as the first process has answered, at the price of one idle context (about half a gigabyte of device memory): a fault is the moment at which
-nobody should wait for a context. Processes are ended through pidfds where the kernel has them, so never a stranger of the same number.
+nobody should wait for a context. A deadline counts from the moment at which a process is ready, so that no work pays for a context.
+Processes are ended through pidfds where the kernel has them, so never a stranger of the same number.
 
 A worker runs code of ours only (replay of validated plans, the judge). It may still die (an illegal access poisons its CUDA context,
 a kernel may hang), so the caller gets WorkerDied and the next call a new process. Messages between these processes are pickled: both
@@ -26,17 +27,23 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from evo.errors import SandboxError, WorkerDied
+from evo.errors import SandboxError, WorkerDied, WorkerNotReady, WorkerOutOfMemory
 from evo.tracing.sandbox import PR_SET_PDEATHSIG, search_path
+
+START_DEADLINE_S = 120.0
+"""For a process to be ready. A device context takes a second or two, and ten on a host with many devices."""
+READY = "is ready"
+"""Asked of each new process: it answers once it has made what it serves."""
 
 
 @dataclass
 class _Process:
-    """One forked worker. `handle` is its pidfd, None on kernels without."""
+    """One forked worker. `handle` is its pidfd, None on kernels without; `ready` once it has answered."""
 
     pid: int
     handle: int | None
     connection: Connection
+    ready: bool = False
 
     @property
     def ended(self) -> bool:
@@ -134,31 +141,48 @@ class Worker:
             deadline_s: For the answer, anew from each time that the worker tells where it is.
 
         Raises:
-            WorkerDied: It did not answer in time, died, or said that its device is poisoned; the next call gets a new process.
+            WorkerNotReady: No process could be made ready; nothing was called.
+            WorkerOutOfMemory: Its device's memory did not suffice.
+            WorkerDied: It did not answer in time, died, or said that its device is poisoned. The next call gets a new process.
         """
         process = self._ensure()
         self.told = ""
         try:
-            process.connection.send_bytes(pickle.dumps((method, arguments)))
-            while True:
-                if not process.connection.poll(deadline_s):
-                    raise WorkerDied(self.role, "deadline")
-                answer = pickle.loads(process.connection.recv_bytes())
-                if answer[0] != "told":
-                    break
-                self.told = answer[1]
-        except (EOFError, OSError) as error:
-            self._end()
-            raise WorkerDied(self.role, f"died ({error or type(error).__name__})") from error
+            if not process.ready:
+                self._make_ready(process)
+            answer = self._ask(process, (method, arguments), deadline_s)
         except WorkerDied:
             self._end()
             raise
-        if answer[0] == "fatal":
-            self._end()
-            raise WorkerDied(self.role, answer[1])
         if self._keeps_spare and self._spare is None:
             self._spare = self._nursery.fork(self._factory)
-        return answer[1]
+        return answer
+
+    def _make_ready(self, process: _Process) -> None:
+        try:
+            self._ask(process, (READY, ()), START_DEADLINE_S)
+        except WorkerDied as error:
+            late = f"it was not ready within {START_DEADLINE_S:g} s"
+            raise WorkerNotReady(self.role, late if error.reason == "deadline" else error.reason) from error
+        process.ready = True
+
+    def _ask(self, process: _Process, request: tuple[str, tuple[Any, ...]], deadline_s: float) -> Any:
+        try:
+            process.connection.send_bytes(pickle.dumps(request))
+            while True:
+                if not process.connection.poll(deadline_s):
+                    raise WorkerDied(self.role, "deadline")
+                kind, answer = pickle.loads(process.connection.recv_bytes())
+                if kind != "told":
+                    break
+                self.told = answer
+        except (EOFError, OSError) as error:
+            raise WorkerDied(self.role, f"died ({error or type(error).__name__})") from error
+        if kind == "memory":
+            raise WorkerOutOfMemory(self.role, answer)
+        if kind == "fatal":
+            raise WorkerDied(self.role, answer)
+        return answer
 
     @property
     def started(self) -> bool:
@@ -199,20 +223,27 @@ def tell(text: str) -> None:
 
 
 def serve(connection: Connection, target: object) -> None:
-    """The worker's loop. Any exception is the device's or ours: it is told and ends the process, since a context may be poisoned."""
+    """The worker's loop. Any exception is the device's or ours: it is told and ends the process, since a context may be poisoned, and
+    memory may be full of what only its end frees."""
     _callers[:] = [connection]
     while True:
         try:
             method, arguments = pickle.loads(connection.recv_bytes())
         except (EOFError, OSError):
             return
-        function: Callable[..., Any] = getattr(target, method)
+        function: Callable[..., Any] = bool if method == READY else getattr(target, method)
         try:
             answer = ("ok", function(*arguments))
         except Exception as error:
-            connection.send_bytes(pickle.dumps(("fatal", f"{type(error).__name__}: {error}")))
+            connection.send_bytes(pickle.dumps(_ending(error)))
             raise
         connection.send_bytes(pickle.dumps(answer))
+
+
+def _ending(error: Exception) -> tuple[str, str]:
+    """How an exception is told. Torch has a type for too little memory; drivers and libraries that it calls say so in words."""
+    text = f"{type(error).__name__}: {error}"
+    return ("memory" if type(error).__name__ == "OutOfMemoryError" or "out of memory" in text else "fatal"), text
 
 
 def nursery_loop(control: socket.socket) -> None:
@@ -246,7 +277,8 @@ def _work(connection: Connection, factory: str) -> None:
         target = getattr(importlib.import_module(module), name)()
     except Exception as error:
         connection.recv_bytes()  # the answer belongs to the first request; until then a spare that failed looks like any other
-        connection.send_bytes(pickle.dumps(("fatal", f"cannot start: {type(error).__name__}: {error}")))
+        kind, text = _ending(error)
+        connection.send_bytes(pickle.dumps((kind, f"cannot start: {text}")))
         raise
     serve(connection, target)
 

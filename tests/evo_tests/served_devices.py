@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from evo.evaluation.checking import Differs
 from evo.evaluation.health import Reading
 from evo.evaluation.replay_child import Compared, Missing, Ran, Work
@@ -29,6 +31,13 @@ def once(work_task: str, name: str) -> bool:
     return True
 
 
+def fill() -> None:
+    """As torch words it."""
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 7.79 GiB of which 1.50 GiB is free. Including"
+    )
+
+
 READING = Reading(sm_mhz=1755, celsius=41)
 
 
@@ -38,6 +47,7 @@ class Device:
     def __init__(self) -> None:
         self._binaries: set[str] = set()
         self._shipped = 0
+        self._held = 0
 
     def describe(self) -> dict[str, Any]:
         return {"name": "Paper GPU", "uuid": "GPU-0", "capability": (9, 0), "sms": 1, "nvml": False}
@@ -65,11 +75,15 @@ class Device:
         return missing or [self._ran(number, work) for number, (work, _, _) in enumerate(asked)]
 
     def latency(self, work: Work, seed: int, replays: int, worth_us: float) -> Any:
+        if work.plan.outputs == "too large":
+            fill()
         return self._missing([work]) or 10.0
 
     def compare(
         self, sides: Sequence[tuple[Work, Work]], seeds: Sequence[int], pairs: int, placement: int, order: int, aa: bool
     ) -> Any:
+        if sides[0][0].plan.outputs == "too large":
+            fill()
         reasons = ("hardware thermal slowdown",) if sides[0][0].plan.outputs == "throttles" and not aa else ()
         one = Compared((10.0,) * pairs, (11.0,) * pairs, sides[0][0].plan.outputs != "cheats", 0, reasons, READING)
         return self._missing([work for pair in sides for work in pair]) or [one] * len(sides)
@@ -83,6 +97,12 @@ class Device:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "dies on training" if "x4096" in work.case or "4096x" in work.case:
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "crowds" if self._held:
+                fill()
+            case "crowds":
+                self._held += 1
+            case "too large":
+                fill()
             case "writes":
                 return Ran(token, "*", b"", 2, (), Differs.NOT, 0)
             case "changes":
@@ -131,6 +151,25 @@ class Sick(Device):
         return "7 of 16777216 words of memory do not keep the pattern 0x55"
 
 
+class Tiny(Device):
+    """Has no room for inputs."""
+
+    def restore_inputs(self, asked: Sequence[tuple[Work, Draw]]) -> bool:
+        fill()
+        return True
+
+    def compare(self, *arguments: Any) -> Any:
+        fill()
+
+
+class Slow(Device):
+    """Takes longer to start than any run may take."""
+
+    def __init__(self) -> None:
+        time.sleep(1.5)
+        super().__init__()
+
+
 class Judge:
     """Passes everything but what a plan says it should not."""
 
@@ -159,3 +198,11 @@ class Borrower(Judge):
         for data in outputs:
             Path(data.decode()).unlink()
         return len(outputs)
+
+
+class TinyJudge(Judge):
+    """Has no room for expected values."""
+
+    def judge(self, task: str, case: str, draw: Draw, structure: str, data: bytes, stage: str) -> Verdict | Failure:
+        fill()
+        return Verdict(0.5, "")

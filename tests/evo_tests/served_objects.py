@@ -7,6 +7,8 @@ import os
 import signal
 import time
 
+import torch
+
 from evo.evaluation.worker import tell
 
 
@@ -38,6 +40,11 @@ class Served:
 
     def fail(self) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def need_memory(self, how: str) -> None:
+        if how == "torch":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        raise RuntimeError("Triton Error [CUDA]: out of memory")
 
     def steps(self, count: int, seconds: float) -> int:
         """Tells of each step; the last one is called the last."""

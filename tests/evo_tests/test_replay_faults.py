@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from evo.errors import BadDeviceError, DeviceError
+from evo.errors import BadDeviceError, DeviceError, TaskError
 from evo.evaluation.crew import Processes
 from evo.evaluation.replay import ReplayTier
 from evo.evaluation.settings import EvaluationSettings
@@ -205,3 +205,54 @@ def test_no_device_memory_stays_lent_whatever_the_verdict(
     verdict = check(make("Lender", "Borrower"), task, fault, *SMALL, *SMALL)
     assert isinstance(verdict, Failure) == (fault != "good")
     assert not list(tmp_path.glob("lent-*"))
+
+
+SHORTAGE = "2.00 GiB asked for, 1.50 GiB of 7.79 GiB free"
+
+
+def test_memory_that_others_left_over_blames_nobody(make: Callable[..., ReplayTier], task: Task) -> None:
+    tier = make()
+    assert check(tier, task, "crowds") == [Checked(0.5, 4096)] * len(SMALL), "each case alone fits into a new process"
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda what: check(tier, task, what), ["crowds", "good"] * 4))
+    assert all(isinstance(item, list) for item in found)
+
+
+def test_a_candidate_that_is_too_large_alone_is_told_how_much_it_asked_for(make: Callable[..., ReplayTier], task: Task) -> None:
+    tier = make()
+    pair = (candidate("too large", TRAINING[0]), candidate("base", TRAINING[0]))
+    verdicts = [
+        check(tier, task, "too large"),
+        tier.latency_us(task, pair[0]),
+        tier.compare_all(task, [pair], pairs=8, placement=0),
+    ]
+    for verdict in verdicts:
+        assert isinstance(verdict, Failure)
+        assert verdict.status is Status.OUT_OF_RESOURCES
+        assert verdict.message.endswith(SHORTAGE)
+    assert isinstance(check(tier, task, "good"), list)
+
+
+@pytest.mark.parametrize(("device", "judge"), [("Tiny", "Judge"), ("Device", "TinyJudge")])
+def test_a_case_that_no_candidate_fits_in_is_the_tasks_fault(
+    make: Callable[..., ReplayTier], task: Task, device: str, judge: str
+) -> None:
+    tier = make(device, judge)
+    with pytest.raises(TaskError, match=rf"case {SMALL[0].name}, .* does not fit into GPU .*Paper GPU.*{SHORTAGE}"):
+        check(tier, task, "too large")
+    if device == "Tiny":
+        with pytest.raises(TaskError, match=f"case {TRAINING[0].name}"):
+            tier.compare_all(task, [(candidate("good", TRAINING[0]), candidate("base", TRAINING[0]))], pairs=8, placement=0)
+
+
+def test_starting_a_process_is_not_part_of_a_run(make: Callable[..., ReplayTier], task: Task) -> None:
+    """Neither for a verification, which has new processes, nor for whoever comes after a fault."""
+    tier = make("Slow")
+    tier.fresh()
+    assert isinstance(check(tier, task, "good"), list)
+    tier.settle()
+    for _ in range(2):
+        died = check(tier, task, "dies")
+        assert isinstance(died, Failure)
+        assert died.status is Status.RUNTIME_ERROR
+    assert isinstance(check(tier, task, "good"), list)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from evo.errors import WorkerDied
+from evo.errors import WorkerDied, WorkerNotReady, WorkerOutOfMemory
 from evo.evaluation.worker import Nursery, Worker
 from evo.tracing.sandbox import search_path
 from tests.evo_tests.running_processes import alive, wait_until
@@ -98,8 +98,20 @@ def test_who_tells_where_it_is_gets_time_for_each_step(made: Callable[..., Worke
 
 
 def test_what_cannot_be_made_says_why(made: Callable[..., Worker]) -> None:
-    with pytest.raises(WorkerDied, match="cannot start: RuntimeError: no CUDA-capable device"):
+    with pytest.raises(WorkerNotReady, match="cannot start: RuntimeError: no CUDA-capable device"):
         made("Unmakeable").call("pid", deadline_s=DEADLINE_S)
+
+
+def test_a_deadline_begins_when_a_process_is_ready(made: Callable[..., Worker]) -> None:
+    assert made("SlowToStart").call("pid", deadline_s=0.5)
+
+
+@pytest.mark.parametrize("how", ["torch", "driver"])
+def test_too_little_memory_is_told_as_such(made: Callable[..., Worker], how: str) -> None:
+    worker = made()
+    with pytest.raises(WorkerOutOfMemory, match="out of memory"):
+        worker.call("need_memory", how, deadline_s=DEADLINE_S)
+    assert worker.call("pid", deadline_s=DEADLINE_S), "the next process has the memory that this one held"
 
 
 def test_stopping_leaves_no_process(made: Callable[..., Worker]) -> None:

@@ -199,6 +199,29 @@ class NoProposal(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class KernelUse(Record):
+    """What one launch takes of the device, read from the compiled kernel.
+
+    Attributes:
+        kernel: Its name.
+        programs: Of its grid.
+        num_warps: Per program.
+        registers: Per thread.
+        spill_bytes: Local memory per thread.
+        shared_bytes: Per program.
+        occupancy: Resident warps of a multiprocessor as a share of what it can hold, as far as the grid fills it.
+    """
+
+    kernel: str
+    programs: int
+    num_warps: int
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    occupancy: float
+
+
+@dataclasses.dataclass(frozen=True)
 class CaseResult(Record):
     """How a variant did on one case, in its best configuration for it.
 
@@ -211,6 +234,9 @@ class CaseResult(Record):
         pairs: Timed A/B pairs; 0 for modelled and simulated latencies.
         peak_bytes: Bytes allocated beyond the inputs.
         log_ratios: ln(baseline / variant) of every pair, for resampling.
+        kernels: What its launches take, in order; empty where nothing was compiled, and in records from before they were kept.
+        memory_us, compute_us: Data-sheet time of the target for the bytes and for the operations that the case needs at least;
+            0 where unknown.
     """
 
     case: str
@@ -224,14 +250,24 @@ class CaseResult(Record):
     pairs: int
     peak_bytes: int
     log_ratios: tuple[float, ...] = ()
+    kernels: tuple[KernelUse, ...] = ()
+    memory_us: float = 0.0
+    compute_us: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "configuration", Configuration(self.configuration))
         object.__setattr__(self, "log_ratios", tuple(self.log_ratios))
+        uses = (item if isinstance(item, KernelUse) else KernelUse.from_json(item) for item in self.kernels)
+        object.__setattr__(self, "kernels", tuple(uses))
         if not self.speedup_low <= self.speedup <= self.speedup_high:
             raise ValueError(f"case {self.case}: interval [{self.speedup_low}, {self.speedup_high}] lacks {self.speedup}")
         if self.latency_us <= 0 or self.baseline_us <= 0 or self.pairs < 0:
             raise ValueError(f"case {self.case}: latencies must be positive and pairs not negative")
+
+    @property
+    def roofline_us(self) -> float:
+        """What no kernel for this case can be faster than on the target, by its data sheet; 0 where unknown."""
+        return max(self.memory_us, self.compute_us)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
-import subprocess
 
 from rich.table import Table
 
 from evo.commands.console import make_console
+from evo.commands.measured import driver_says
 
 PACKAGES = ("triton-evolve", "torch", "triton", "ray", "optuna", "anthropic", "SQLAlchemy", "libcst", "numpy")
 OTHER_EVO = "evo"
@@ -122,9 +121,4 @@ def _machine(table: Table) -> None:
 
 def _gpus() -> list[str]:
     """Names from the driver's own tool: no CUDA context is made for a look."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    query = [tool, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    return [line.strip() for line in answer.stdout.splitlines() if line.strip()] if answer.returncode == 0 else []
+    return driver_says("--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+TOOL_S = 30.0
+
 
 def measured_with(commit: str | None, command: Sequence[str]) -> dict[str, Any]:
     """The facts that a results file names.
@@ -35,12 +37,19 @@ def measured_with(commit: str | None, command: Sequence[str]) -> dict[str, Any]:
 
 def queried(field: str) -> str:
     """One field of the first visible GPU from the driver's own tool (no CUDA context is made for it); empty without a GPU."""
+    return "\n".join(driver_says(f"--query-gpu={field}", "--format=csv,noheader,nounits", "-i", first_gpu()))
+
+
+def driver_says(*options: str, timeout_s: float = TOOL_S) -> list[str]:
+    """Lines that nvidia-smi answers; none where it is not there, fails, or hangs, as it does on a host with a lost device."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return ""
-    query = [tool, f"--query-gpu={field}", "--format=csv,noheader,nounits", "-i", first_gpu()]
-    answer = subprocess.run(query, capture_output=True, text=True, timeout=30, check=False)
-    return answer.stdout.strip() if answer.returncode == 0 else ""
+        return []
+    try:
+        answer = subprocess.run([tool, *options], capture_output=True, text=True, timeout=timeout_s, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()] if answer.returncode == 0 else []
 
 
 def first_gpu() -> str:
@@ -72,6 +81,6 @@ def _commit() -> str:
     git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         answer = subprocess.run(git, capture_output=True, text=True, timeout=30, check=False)
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return answer.stdout.strip() or "unknown"

@@ -11,6 +11,7 @@ from evo.errors import DeviceError
 from evo.evaluation.base import Baseline, Claim, Effort, WorkItem
 from evo.evaluation.draws import choose_draws
 from evo.evaluation.examination import Examination
+from evo.evaluation.failed import Failed
 from evo.evaluation.form import Forms
 from evo.evaluation.racing import CaseRace, race
 from evo.evaluation.settings import EvaluationSettings
@@ -31,14 +32,6 @@ NEWCOMER = 1
 """Priority of a variant's first traces: work of variants that are further up comes first, since the device is nearer to waiting for it."""
 REGATE_ATTEMPTS = 3
 """How many of the fastest configurations may fail the gate before the variant does."""
-
-
-class Stopped(Exception):
-    """Carries the failure that ends a climb."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 class Climb:
@@ -95,7 +88,7 @@ class Climb:
             for examination in examinations:
                 found = examination.examine(self._task, [self._candidate(case, self._chosen(case, knobs)) for case in cases])
                 if isinstance(found, Failure):
-                    raise Stopped(found)
+                    raise Failed(found)
                 checks += found
         return dataclasses.replace(evaluation, checks=tuple(checks))
 
@@ -109,7 +102,7 @@ class Climb:
     def _lint(self) -> Knobs:
         problem = lint(self._source, self._task.entry)
         if problem is not None:
-            raise Stopped(problem)
+            raise Failed(problem)
         return read_knobs(self._source)
 
     def _held_out(self) -> tuple[Case, ...]:
@@ -139,18 +132,18 @@ class Climb:
             if isinstance(item, Failure):
                 if knobs.size > 1 and not chosen and item.stage is Stage.COMPILE:
                     continue  # the declared configuration does not fit this case; tuning looks for one that does
-                raise Stopped(item)
+                raise Failed(item)
             candidates.append(_candidate(job, item))
         checks = self._tier.check_all(self._task, [(candidate, self._draws(candidate.case)) for candidate in candidates])
         if isinstance(checks, Failure):
-            raise Stopped(checks)
+            raise Failed(checks)
         for candidate, checked in zip(candidates, checks, strict=True):
             self._remember(candidate.case, checked)
 
     def _check(self, candidate: Candidate) -> None:
         checked = self._tier.check(self._task, candidate, self._draws(candidate.case))
         if isinstance(checked, Failure):
-            raise Stopped(checked)
+            raise Failed(checked)
         self._remember(candidate.case, checked)
 
     def _prepare(self, jobs: Sequence[Job], priority: int = 0) -> list[Prepared | Failure]:
@@ -224,7 +217,7 @@ class Climb:
             last = next((trial for trial in reversed(self._trials) if trial.case == case.name), None)
             text = f"no configuration fits case {case.name}: {last.message if last else 'none was tried'}"
             status = last.status if last is not None else Status.OUT_OF_RESOURCES
-            raise Stopped(Failure(status, Stage.COMPILE, text, f"{status.value}:no configuration"))
+            raise Failed(Failure(status, Stage.COMPILE, text, f"{status.value}:no configuration"))
         problem: Failure | None = None
         for _, candidate in tried[:REGATE_ATTEMPTS]:
             problem = self._regate(candidate, knobs)
@@ -232,7 +225,7 @@ class Climb:
                 return candidate
             self._trials.append(Trial(case.name, candidate.configuration, problem.status, None, problem.message[:500]))
         assert problem is not None
-        raise Stopped(problem)
+        raise Failed(problem)
 
     def _regate(self, candidate: Candidate, knobs: Knobs) -> Failure | None:
         if candidate.configuration == knobs.default and candidate.case.name in self._errors:
@@ -267,7 +260,7 @@ class Climb:
             self._tier.announce([reference for _, reference in sides])
             raced = race(self._tier, self._task, sides, levels, incumbent)
             if isinstance(raced, Failure):
-                raise Stopped(raced)
+                raise Failed(raced)
             results = [self._result(*pair) for pair in zip(chosen.items(), raced.cases, strict=True)]
             fitness = raced.interval(self._item.number).low
         return Evaluation(
@@ -279,7 +272,7 @@ class Climb:
     def _own_baseline(self, case: Case, candidate: Candidate) -> CaseResult:
         latency = self._tier.latency_us(self._task, candidate)
         if isinstance(latency, Failure):
-            raise Stopped(latency)
+            raise Failed(latency)
         return CaseResult(*self._common(case, candidate), latency, latency, 1.0, 1.0, 1.0, 0, self._peak_bytes(case, candidate))
 
     def _result(self, chosen: tuple[Case, Candidate], raced: CaseRace) -> CaseResult:
@@ -308,7 +301,7 @@ class Climb:
         job = Job(baseline.variant.source, self._task, case, baseline.configurations[case.name])
         prepared = self._bench.prepare([job])[0]
         if isinstance(prepared, Failure) and prepared.status is Status.UNTRACEABLE:
-            raise Stopped(prepared)  # a hosted baseline: its children are hosted too, so that both sides are timed alike
+            raise Failed(prepared)  # a hosted baseline: its children are hosted too, so that both sides are timed alike
         if isinstance(prepared, Failure):  # it was once: this says something of the machine, and nothing of the variant at hand
             raise DeviceError(f"the baseline of task {self._task.name} cannot be prepared any more: {prepared.message}")
         return _candidate(job, prepared)
@@ -326,7 +319,7 @@ class Climb:
     @staticmethod
     def _good(item: Prepared | Failure) -> Prepared:
         if isinstance(item, Failure):
-            raise Stopped(item)
+            raise Failed(item)
         return item
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from evo.errors import DeviceError, WorkerDied
 from evo.evaluation.base import Baseline, Claim, Effort, Evaluator, WorkItem
 from evo.evaluation.draws import choose_draws
+from evo.evaluation.failed import Failed
 from evo.evaluation.hosted_sides import HostedWork
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.statistics import case_interval, geometric_mean_interval
@@ -150,8 +151,8 @@ class HostedEvaluator(Evaluator):
         climb = _HostedClimb(self._tasks[item.variant.task], item, self._settings, self)
         try:
             evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify()
-        except _Stopped as stop:
-            evaluation = climb.verdict(stop.failure)
+        except Failed as error:
+            evaluation = climb.verdict(error.failure)
         wall, gpu = time.monotonic() - started, self._host.busy_s - busy if self.compiled else 0.0
         return dataclasses.replace(evaluation, wall_s=wall, gpu_s=gpu, noise_floor=climb.noise_floor)
 
@@ -196,12 +197,6 @@ class HostedEvaluator(Evaluator):
 
     def _mixed(self, text: str) -> int:
         return int.from_bytes(hashlib.sha256(self._secret + text.encode()).digest()[:6], "little")
-
-
-class _Stopped(Exception):
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 class _HostedClimb:
@@ -253,7 +248,7 @@ class _HostedClimb:
     def _lint(self) -> Knobs:
         problem = lint(self._source, self._task.entry)
         if problem is not None:
-            raise _Stopped(problem)
+            raise Failed(problem)
         knobs = read_knobs(self._source)
         space = json.dumps({key: list(choices) for key, choices in sorted(knobs.space.items())})
         self._plan_hash = content_id("hosted", self._source, space)
@@ -263,7 +258,7 @@ class _HostedClimb:
         draws = choose_draws(self._task, case, self._item.effort, self._evaluator.compiled)
         checked = self._evaluator.check(self._work(configuration), case, draws)
         if isinstance(checked, Failure):
-            raise _Stopped(checked)
+            raise Failed(checked)
         self._checked[case.name, configuration] = checked
 
     def _tune(self, case: Case, knobs: Knobs) -> Configuration:
@@ -287,8 +282,8 @@ class _HostedClimb:
                 if (case.name, configuration) not in self._checked:
                     self._gate(case, configuration)
                 return configuration
-            except _Stopped as stop:
-                self._trials.append(Trial(case.name, configuration, stop.failure.status, None, stop.failure.message[:500]))
+            except Failed as error:
+                self._trials.append(Trial(case.name, configuration, error.failure.status, None, error.failure.message[:500]))
         return knobs.default
 
     def _time(self, chosen: Mapping[Case, Configuration], incumbent: float) -> Evaluation:
@@ -312,13 +307,13 @@ class _HostedClimb:
         if baseline is None or (baseline.variant == self._item.variant and self._item.effort is Effort.SEARCH):
             latency = self._evaluator.latency_us(self._work(configuration), case)
             if isinstance(latency, Failure):
-                raise _Stopped(latency)
+                raise Failed(latency)
             alone = (latency, latency, 1.0, 1.0, 1.0, 0)
             return CaseResult(case.name, configuration, checked.error_ratio, *alone, checked.peak_bytes)
         theirs = self._baseline_work(baseline, case)
         timing = self._evaluator.compare(self._work(configuration), theirs, case, self._settings.race[-1], incumbent)
         if isinstance(timing, Failure):
-            raise _Stopped(timing)
+            raise Failed(timing)
         interval = case_interval(timing.log_ratios, seed=self._item.number)
         paired = (timing.latency_us, timing.baseline_us, interval.point, interval.low, interval.high, len(timing.log_ratios))
         return CaseResult(case.name, configuration, checked.error_ratio, *paired, checked.peak_bytes, timing.log_ratios)

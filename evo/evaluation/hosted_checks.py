@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from evo.evaluation.failed import Failed
 from evo.evaluation.hosted_lending import InvalidAnswer, Lending
-from evo.evaluation.hosted_session import HostedFailure
 from evo.evaluation.hosted_sides import Side
 from evo.evaluation.judge import Judge
 from evo.evaluation.oracle import Outputs
@@ -25,7 +25,7 @@ def check(side: Side, lending: Lending, case: Case, draw: Draw, judge: Judge) ->
     """Runs the module on the inputs of a draw.
 
     Raises:
-        HostedFailure: It does not pass.
+        Failed: It does not pass.
     """
     side.fill([draw])
     first: Outputs | None = None
@@ -50,7 +50,7 @@ def check(side: Side, lending: Lending, case: Case, draw: Draw, judge: Judge) ->
     assert first is not None
     verdict = judge.judge(side.task, case, draw, first)
     if isinstance(verdict, Failure):
-        raise HostedFailure(verdict)
+        raise Failed(verdict)
     return Checked(verdict.error_ratio, peak_bytes)
 
 
@@ -58,7 +58,7 @@ def read(lending: Lending, answer: dict[str, Any], numbers: list[int], snapshot:
     """The outputs of sets.
 
     Raises:
-        HostedFailure: They are described as no honest process describes them.
+        Failed: They are described as no honest process describes them.
     """
     try:
         return lending.read(answer, numbers, snapshot)
@@ -67,7 +67,7 @@ def read(lending: Lending, answer: dict[str, Any], numbers: list[int], snapshot:
 
 
 def refuse_changes(task: Task, lending: Lending, stage: Stage) -> None:
-    """Raises HostedFailure where guard bands or inputs were written to."""
+    """Raises Failed where guard bands or inputs were written to."""
     guards, inputs = lending.changed()
     if inputs:
         name = inputs[0]
@@ -80,7 +80,7 @@ def refuse_changes(task: Task, lending: Lending, stage: Stage) -> None:
 
 
 def refuse_operators(task: Task, answer: dict[str, Any]) -> None:
-    """Raises HostedFailure where torch computes what the task does not allow, or no kernel is launched. The list comes from the
+    """Raises Failed where torch computes what the task does not allow, or no kernel is launched. The list comes from the
     candidate's own process: it keeps honest modules to the rules."""
     operators, launches = answer.get("operators"), answer.get("launches")
     if not isinstance(operators, list) or not all(isinstance(name, str) for name in operators) or not isinstance(launches, int):
@@ -94,7 +94,7 @@ def refuse_operators(task: Task, answer: dict[str, Any]) -> None:
 
 
 def refuse_aliases(lending: Lending, answer: dict[str, Any]) -> None:
-    """Raises HostedFailure where outputs share memory with inputs or with each other and those of the reference do not. Told by the
+    """Raises Failed where outputs share memory with inputs or with each other and those of the reference do not. Told by the
     candidate's own process: it keeps an honest module from handing its caller memory that changes under it."""
     told = answer.get("aliases")
     if not isinstance(told, list) or not all(_is_pair(item) for item in told):
@@ -112,9 +112,9 @@ def same_bits(a: Outputs, b: Outputs) -> bool:
     return all(_same(x, y) for x, y in zip(a.tensors, b.tensors, strict=True))
 
 
-def failed(status: Status, stage: Stage, message: str, signature: str) -> HostedFailure:
+def failed(status: Status, stage: Stage, message: str, signature: str) -> Failed:
     """A failure to raise."""
-    return HostedFailure(Failure(status, stage, message, f"{status.value}:hosted:{signature}"))
+    return Failed(Failure(status, stage, message, f"{status.value}:hosted:{signature}"))
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -24,10 +24,10 @@ from typing import Any
 import torch
 
 from evo.errors import PlanError
+from evo.evaluation.failed import Failed
 from evo.evaluation.graphs import prepare
 from evo.evaluation.hosted_checks import check, same_bits
 from evo.evaluation.hosted_lending import InvalidAnswer
-from evo.evaluation.hosted_session import HostedFailure
 from evo.evaluation.hosted_sides import HostedWork, Sides
 from evo.evaluation.hosted_timing import Stopwatch
 from evo.evaluation.inputs import make_inputs
@@ -87,7 +87,7 @@ class HostProcess:
             for draw in draws:
                 checked = check(side, lending, described, draw, self._judge)
                 worst = Checked(max(worst.error_ratio, checked.error_ratio), max(worst.peak_bytes, checked.peak_bytes))
-        except HostedFailure as error:
+        except Failed as error:
             return self._failed(case, error.failure)
         return worst
 
@@ -95,7 +95,7 @@ class HostProcess:
         """See `Stopwatch.latency_us`."""
         try:
             return self._stopwatch.latency_us(work, case, calls, deadline_s)
-        except HostedFailure as error:
+        except Failed as error:
             return self._failed(case, error.failure, Stage.TIME)
 
     def compare(
@@ -104,7 +104,7 @@ class HostProcess:
         """See `Stopwatch.compare`."""
         try:
             return self._stopwatch.compare(work, baseline, case, pairs, incumbent, deadline_s)
-        except HostedFailure as error:
+        except Failed as error:
             return self._failed(case, error.failure, Stage.TIME)
 
     def observe(
@@ -132,7 +132,7 @@ class HostProcess:
             seen = lending.read(side.process.ask("describe"), [0], snapshot, gradients=False)[0]
             self._sides.shut("candidate")  # the device's memory that it holds must not keep its plan from being replayed
             same = self._same_as_replayed(side.task, described, draw, judged, binaries, seen) if self._device == "cuda" else None
-        except HostedFailure as error:
+        except Failed as error:
             return self._failed(case, error.failure, Stage.VERIFY)
         except (PlanError, InvalidAnswer) as error:
             failure = Failure(

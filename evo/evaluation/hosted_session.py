@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evo.errors import SandboxError, WorkerDied
+from evo.evaluation.failed import Failed
 from evo.evaluation.hosted_child import SOCKET
 from evo.records import Failure, Stage, Status
 from evo.tracing.sandbox import ForkServer, send_message
@@ -25,14 +26,6 @@ MAX_REPLY_BYTES = 32 << 20
 MAX_LIFE_S = 3600.0
 """Longest life of a candidate process, whatever its host does."""
 END_S = 20.0
-
-
-class HostedFailure(Exception):
-    """Carries the verdict that ends a candidate."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 class HostedProcess:
@@ -80,7 +73,7 @@ class HostedProcess:
         """One request and its answer, which is data of a hostile process.
 
         Raises:
-            HostedFailure: The candidate failed, hung, ended, or answered nonsense; the process is of no more use.
+            Failed: The candidate failed, hung, ended, or answered nonsense; the process is of no more use.
         """
         ends = time.monotonic() + (self._deadline_s if deadline_s is None else deadline_s)
         try:
@@ -99,7 +92,7 @@ class HostedProcess:
             self.end()
             raise _failed(Status.REJECTED, "the module's process answered what no honest one can", "answer") from error
         if "failure" in answer:
-            raise HostedFailure(_told(answer["failure"]))
+            raise Failed(_told(answer["failure"]))
         done = answer.get("done")
         if not isinstance(done, dict):
             raise _failed(Status.REJECTED, "the module's process answered what no honest one can", "answer")
@@ -168,5 +161,5 @@ def _told(failure: Any) -> Failure:
         raise _failed(Status.REJECTED, "the module's process answered what no honest one can", "answer") from error
 
 
-def _failed(status: Status, message: str, signature: str) -> HostedFailure:
-    return HostedFailure(Failure(status, Stage.GATE, message, f"{status.value}:hosted:{signature}"))
+def _failed(status: Status, message: str, signature: str) -> Failed:
+    return Failed(Failure(status, Stage.GATE, message, f"{status.value}:hosted:{signature}"))

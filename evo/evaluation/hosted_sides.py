@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evo.errors import DeviceError
+from evo.evaluation.failed import Failed
 from evo.evaluation.hosted_lending import Lending
 from evo.evaluation.hosted_memory import GUARD_BYTES, PATTERN, SharedBlock
-from evo.evaluation.hosted_session import HostedFailure, HostedProcess
+from evo.evaluation.hosted_session import HostedProcess
 from evo.records import KnobValue
 from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw
@@ -84,7 +85,7 @@ class Sides:
         """The process of that name with that module loaded; another module's is ended first.
 
         Raises:
-            HostedFailure: The module cannot be loaded.
+            Failed: The module cannot be loaded.
             SandboxError: No process can be started.
         """
         if name in self._sides and self._sides[name].work == work:
@@ -138,7 +139,7 @@ class Sides:
                 self.by_ipc = answer.get("sum") == PROBED_BYTES * PATTERN
             finally:
                 process.end()
-        except HostedFailure:
+        except Failed:
             self.by_ipc = False
         finally:
             block.close()

@@ -10,8 +10,8 @@ import time
 import torch
 
 from evo.errors import DeviceError
+from evo.evaluation.failed import Failed
 from evo.evaluation.hosted_checks import failed, read, refuse_changes
-from evo.evaluation.hosted_session import HostedFailure
 from evo.evaluation.hosted_sides import HostedWork, Side, Sides
 from evo.evaluation.judge import Judge
 from evo.evaluation.tier import Timing
@@ -59,7 +59,7 @@ class Stopwatch:
         """Median of a few timed requests, whose outputs are judged.
 
         Raises:
-            HostedFailure: The module fails.
+            Failed: The module fails.
         """
         task = self._sides.task(work.task)
         described = task.case(case)
@@ -76,7 +76,7 @@ class Stopwatch:
         below `incumbent`.
 
         Raises:
-            HostedFailure: The candidate fails.
+            Failed: The candidate fails.
             DeviceError: The baseline does, which passed before.
         """
         task = self._sides.task(work.task)
@@ -139,20 +139,20 @@ class Stopwatch:
                 verdict = self._judge.judge(side.task, case, draws[number], outputs[number], Stage.TIME)
                 if isinstance(verdict, Failure):
                     text = f"in a timed call: {verdict.message}"
-                    raise HostedFailure(Failure(verdict.status, Stage.TIME, text, verdict.signature))
+                    raise Failed(Failure(verdict.status, Stage.TIME, text, verdict.signature))
             refuse_changes(side.task, lending, Stage.TIME)
         return max(seconds - nothing_s, LEAST_SHARE * seconds) / len(draws) * 1e6
 
     def _timed_baseline(self, side: Side, case: Case, draws: list[Draw], nothing_s: float) -> float:
         try:
             return self._timed(side, case, draws, nothing_s, judged=False)
-        except HostedFailure as error:
+        except Failed as error:
             raise DeviceError(f"the baseline of task {side.task.name} fails: {error.failure.message}") from error
 
     def _baseline(self, work: HostedWork, case: Case, count: int, deadline_s: float) -> Side:
         try:
             return self._warm("baseline", work, case, count, deadline_s)
-        except HostedFailure as error:
+        except Failed as error:
             raise DeviceError(f"the baseline cannot be hosted any more: {error.failure.message}") from error
 
     def _warm(self, name: str, work: HostedWork, case: Case, count: int, deadline_s: float) -> Side:

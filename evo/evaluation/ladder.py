@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from evo.evaluation.base import Claim, Effort, Evaluator, WorkItem
-from evo.evaluation.climb import Climb, Stopped, searched_hash
+from evo.evaluation.climb import Climb, searched_hash
 from evo.evaluation.examination import Examination
+from evo.evaluation.failed import Failed
 from evo.evaluation.form import Forms
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.tier import Tier
@@ -73,12 +74,12 @@ class LadderEvaluator(Evaluator):
         climb = Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench, self._clock, self._forms)
         try:
             evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify(self._examinations)
-        except Stopped as stop:
-            if stop.failure.status is Status.UNTRACEABLE and self._hosted is not None:
+        except Failed as error:
+            if error.failure.status is Status.UNTRACEABLE and self._hosted is not None:
                 with tier.alone():
                     hosted = self._hosted.evaluate(item, claim)
                 return dataclasses.replace(hosted, wall_s=time.monotonic() - started, gpu_s=hosted.gpu_s + tier.gpu_s)
-            evaluation = climb.failed(stop.failure)
+            evaluation = climb.failed(error.failure)
         wall = time.monotonic() - started
         return dataclasses.replace(evaluation, wall_s=wall, gpu_s=tier.gpu_s, noise_floor=self._tier.noise_floor())
 

@@ -6,11 +6,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock, get_ident
+from threading import Lock, get_ident, local
 
 STAGES = ("prepare", "wait for device", "check", "judge", "tune", "time")
-"""Stages of the ladder and of its tier. ``prepare`` is tracing and compiling as a climb waits for it; seconds are summed over climbs, so
-stages that run side by side add up to more than the wall time."""
+"""Stages of the ladder and of its tier. ``prepare`` is tracing and compiling as a climb waits for it; ``check`` is without its judging
+and its waits, which are stages within it. Seconds are summed over climbs, so stages that run side by side add up to more than the
+wall time."""
 
 
 class StageClock:
@@ -30,22 +31,22 @@ class StageClock:
         self._counts: Counter[str] = Counter()
         self._using: Counter[int] = Counter()
         self._shares: defaultdict[int, float] = defaultdict(float)
+        self._nested = local()
         self._device_s = 0.0
         self._settled = now()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Adds the seconds of a block to a stage."""
-        started = self._now()
+        """Adds the seconds of a block to a stage, but for those of stages within it."""
+        started, outer = self._now(), getattr(self._nested, "seconds", 0.0)
+        self._nested.seconds = 0.0
         try:
             yield
         finally:
-            self.add(name, self._now() - started)
-
-    def add(self, name: str, seconds: float) -> None:
-        """Adds seconds to a stage."""
-        with self._lock:
-            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+            whole = self._now() - started
+            with self._lock:
+                self._seconds[name] = self._seconds.get(name, 0.0) + whole - self._nested.seconds
+            self._nested.seconds = outer + whole
 
     def count(self, name: str, times: int = 1) -> None:
         """Counts something that happened."""

@@ -105,3 +105,22 @@ def test_stages_and_counts_add_up() -> None:
     assert clock.seconds["check"] == pytest.approx(4.5)
     assert clock.counts == {"pairs": 12}
     assert clock.seconds["judge"] == 0.0
+
+
+def test_seconds_of_a_stage_within_another_count_once() -> None:
+    hand = Hand()
+    clock = StageClock(hand)
+    for _ in range(2):
+        with clock.stage("check"):
+            hand.now += 1.0
+            with clock.stage("wait for judge"):
+                hand.now += 2.0
+            with clock.stage("judge"):
+                hand.now += 4.0
+                with clock.stage("tune"):
+                    hand.now += 8.0
+        with clock.stage("time"):
+            hand.now += 16.0
+    assert {name: seconds for name, seconds in clock.seconds.items() if seconds} == pytest.approx(
+        {"check": 2.0, "wait for judge": 4.0, "judge": 8.0, "tune": 16.0, "time": 32.0}
+    )

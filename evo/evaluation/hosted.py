@@ -60,10 +60,11 @@ class Host:
     Args:
         device: ``cuda`` or ``cpu``; see `evo.evaluation.hosted_host`.
         deadline_s: Of one request to a candidate.
+        factory: What the process serves, as `evo.evaluation.worker.Nursery.fork` takes it; empty for the device's own.
     """
 
-    def __init__(self, device: str, deadline_s: float) -> None:
-        self._device = device
+    def __init__(self, device: str, deadline_s: float, factory: str = "") -> None:
+        self._factory = factory or FACTORIES[device]
         self._deadline_s = deadline_s
         self._nursery: Nursery | None = None
         self._worker: Worker | None = None
@@ -116,7 +117,7 @@ class Host:
     def _started(self) -> Worker:
         if self._worker is None:
             self._nursery = Nursery()
-            self._worker = Worker(self._nursery, "host", FACTORIES[self._device])
+            self._worker = Worker(self._nursery, "host", self._factory)
         if not self._described:  # whether CUDA IPC works is found out before anything is lent
             self._described = self._worker.call("describe", self._deadline_s, deadline_s=HOST_DEADLINE_S)
         return self._worker

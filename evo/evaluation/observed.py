@@ -40,12 +40,13 @@ class RecordedUse(Examination):
         device: ``cuda``, or ``cpu``: under Triton's interpreter, where launches are compared without code and outputs not at all.
         deadline_s: For all calls of one case.
         calls: See `CALLS`.
+        host: Another hosting process; closed with this.
     """
 
-    def __init__(self, device: str = "cuda", *, deadline_s: float = 120.0, calls: int = CALLS) -> None:
+    def __init__(self, device: str = "cuda", *, deadline_s: float = 120.0, calls: int = CALLS, host: Host | None = None) -> None:
         self._compiled = device == "cuda"
         self._calls = calls
-        self._host = Host(device, deadline_s)
+        self._host = host or Host(device, deadline_s)
 
     def examine(self, task: Task, candidates: Sequence[Candidate]) -> tuple[str, ...] | Failure:
         """See `Examination`: every training case (the others too where all are small ones) in the verified configuration."""

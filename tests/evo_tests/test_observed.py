@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from evo.evaluation.hosted import Host
 from evo.evaluation.observed import RecordedUse, difference
 from evo.evaluation.tier import Candidate
-from evo.records import Configuration, Failure
+from evo.records import Configuration, Failure, Stage, Status
 from evo.tasks.base import Task
 from evo.tasks.loading import load_task
 from evo.tracing.plan import LaunchPlan
@@ -87,3 +89,46 @@ def test_the_difference_names_what_differs(tracer: Tracer, task: Task) -> None:
     twice = dataclasses.replace(judged, steps={**judged.steps, "forward": judged.steps["forward"] * 2})
     assert "it does more in its forward phase" in str(difference(twice, judged))
     assert "it does less in its forward phase" in str(difference(judged, twice))
+
+
+@pytest.fixture
+def over() -> Iterator[Callable[[str], RecordedUse]]:
+    """Recorded use over a host of `tests.evo_tests.served_hosts`."""
+    made: list[RecordedUse] = []
+
+    def make(name: str) -> RecordedUse:
+        made.append(RecordedUse("cpu", deadline_s=30, calls=CALLS, host=Host("cpu", 30, f"tests.evo_tests.served_hosts:{name}")))
+        return made[-1]
+
+    yield make
+    for examination in made:
+        examination.close()
+
+
+@pytest.fixture
+def copied_task(tmp_path: Path) -> Task:
+    """In a folder that hosts may count in."""
+    for name in ("sums.py", "sums_kernel.py"):
+        shutil.copy(FOLDER / "tasks" / name, tmp_path)
+    return load_task(str(tmp_path / "sums.py"))
+
+
+def test_a_module_whose_use_cannot_be_recorded_twice_is_refused(
+    over: Callable[[str], RecordedUse], tracer: Tracer, copied_task: Task
+) -> None:
+    verdict = over("Ending").examine(copied_task, [candidate(tracer, copied_task, HONEST)])
+    assert isinstance(verdict, Failure), verdict
+    assert (verdict.status, verdict.stage, verdict.signature) == (Status.REJECTED, Stage.VERIFY, "rejected:observed:host")
+    assert copied_task.path is not None
+    assert copied_task.path.with_suffix(".looks").read_text() == "xx", "it was looked at twice"
+
+
+def test_a_host_that_ends_once_is_no_verdict(over: Callable[[str], RecordedUse], tracer: Tracer, copied_task: Task) -> None:
+    assert over("EndingOnce").examine(copied_task, [candidate(tracer, copied_task, HONEST)]) == ("recorded use",)
+
+
+def test_a_machine_that_cannot_record_says_so(over: Callable[[str], RecordedUse], tracer: Tracer, task: Task) -> None:
+    found = over("Unmakeable").examine(task, [candidate(tracer, task, HONEST)])
+    assert isinstance(found, tuple)
+    assert found[0].startswith("recorded use not applied: ")
+    assert "no CUDA-capable device" in found[0]

@@ -15,7 +15,6 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from triton.runtime.errors import OutOfResources
 
 from evo.evaluation.hosted_memory import Slot, aligned, open_block, span
 from evo.evaluation.hosted_recorder import Watch, allow_index, choose_autotuned, watch_launches
+from evo.evaluation.hosted_results import WrongStructure, description_of, nesting_of, sharing_of
 from evo.evaluation.inputs import differentiable_places
 from evo.tracing.pruning import keep_needed
 from evo.tracing.recorder import Recording, Refused
@@ -33,10 +33,6 @@ from evo.tracing.sandbox import receive_message, send_message
 from evo.tracing.trace_child import SOURCE_NAME, differentiable, entry_of, load_module, recorded_call, tensors_in
 
 SOCKET = "host.sock"
-
-
-class WrongStructure(Exception):
-    """The entry returned something that is no plain tensor on its device, or more than there is room for."""
 
 
 def serve(request: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +177,7 @@ class _Served:
                 gradients = self._gradients(result, number, wanted, seeds)
             self._place(number, result, [arguments[position] for position in self._request["mutates"]], gradients)
             if data["watched"]:
-                self._aliases = _aliases(tensors_in(result), arguments, parameters)
+                self._aliases = sharing_of(tensors_in(result), arguments, parameters)
             if lent is not None and data["watched"]:
                 self._blocks[0][slice(*self._sets[number]["range"])].copy_(lent)
         if self._device == "cuda":
@@ -192,7 +188,7 @@ class _Served:
     def describe(self, data: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         """What the last run returned and used; asked for after the clock was read."""
         return {
-            "results": [[self._nested[number], [_described(item) for item in made]] for number, made in self._made.items()],
+            "results": [[self._nested[number], [description_of(item) for item in made]] for number, made in self._made.items()],
             "operators": sorted(self._watch.operators),
             "launches": self._watch.launches,
             "aliases": self._aliases,
@@ -281,7 +277,7 @@ class _Served:
         return copied, {name: _owned(tensor, described["parameters"][name]) for name, tensor in parameters.items()}
 
     def _place(self, number: int, result: Any, mutated: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
-        nested, tensors = _nested(result)
+        nested, tensors = nesting_of(result)
         made = [*tensors, *(item.detach() for item in (*mutated, *gradients))]
         at, end = number * self._slot_bytes, (number + 1) * self._slot_bytes
         for item in made:
@@ -305,42 +301,6 @@ def _owned(tensor: torch.Tensor, slot: Mapping[str, Any]) -> torch.Tensor:
     with torch.no_grad():
         whole.copy_(tensor.detach().as_strided((elements,), (1,), start))
     return whole.as_strided(tensor.shape, tensor.stride(), slot["offset"]).requires_grad_(tensor.requires_grad)
-
-
-def _nested(value: Any) -> tuple[Any, list[torch.Tensor]]:
-    """How a result is nested (``*`` for a tensor), and its tensors in order."""
-    if isinstance(value, torch.Tensor):
-        return "*", [value.detach()]
-    if value is None:
-        return None, []
-    if isinstance(value, tuple | list):
-        parts = [_nested(item) for item in value]
-        return {type(value).__name__: [shape for shape, _ in parts]}, [tensor for _, found in parts for tensor in found]
-    if isinstance(value, Mapping):
-        named = [(str(key), _nested(item)) for key, item in value.items()]
-        return {"dict": [[key, shape] for key, (shape, _) in named]}, [tensor for _, (_, found) in named for tensor in found]
-    raise WrongStructure(f"an output of type {type(value).__name__}; allowed: tensors, None, and tuples, lists, dicts of them")
-
-
-def _aliases(outputs: list[torch.Tensor], arguments: list[Any], parameters: Mapping[str, torch.Tensor]) -> list[tuple[str, str]]:
-    """Which outputs share memory with what was lent, or with each other, by name; see `evo.evaluation.aliasing`."""
-    made = [(f"output {index}", *_bytes_of(item)) for index, item in enumerate(outputs) if item.numel()]
-    given = [(f"parameter {name}", *_bytes_of(item)) for name, item in parameters.items() if item.numel()]
-    tensors = [(position, item) for position, item in enumerate(arguments) if isinstance(item, torch.Tensor) and item.numel()]
-    given += [(f"argument {position}", *_bytes_of(item)) for position, item in tensors]
-    pairs = [*combinations(made, 2), *((one, other) for one in made for other in given)]
-    return [(one[0], other[0]) for one, other in pairs if one[1] < other[2] and other[1] < one[2]]
-
-
-def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """Address of the first byte, and of the one after the last."""
-    start = tensor.data_ptr()
-    return start, start + span(tensor.shape, tensor.stride()) * tensor.element_size()
-
-
-def _described(tensor: torch.Tensor) -> dict[str, Any]:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {"dtype": dtype, "shape": list(tensor.shape), "strides": list(tensor.stride())}
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:

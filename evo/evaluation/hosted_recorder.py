@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
+from evo.tracing.front_end import ttir_of
 from evo.tracing.plan import Kernel
 from evo.tracing.recorder import Recording, RecordingMode
-from evo.tracing.trace_child import ttir_of
 
 _TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64", "bool": "i1", "uint8": "u8"}
 

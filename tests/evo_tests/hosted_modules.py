@@ -93,7 +93,7 @@ DESCRIBES = (
     + """
 import evo.evaluation.hosted_child as child
 
-child._described = lambda tensor: %r
+child.description_of = lambda tensor: %r
 """
 )
 """Describes its outputs as it likes."""

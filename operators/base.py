@@ -18,11 +18,19 @@ from evo.records import Evaluation, NoProposal, Proposal, Variant
 
 
 class OperatorKind(StrEnum):
-    """When the engine may choose an operator."""
+    """When the engine may choose an operator.
+
+    MUTATION, CROSSOVER: of variants that passed. REPAIR: of a variant that failed. EXPLORE: of one that passed, for a different
+    algorithm instead of a better version. RESTART: for the first child of a lineage that replaces an abandoned one, of its root.
+    GENERATE: for the same first child, of no parent at all.
+    """
 
     MUTATION = "mutation"
     CROSSOVER = "crossover"
     REPAIR = "repair"
+    EXPLORE = "explore"
+    RESTART = "restart"
+    GENERATE = "generate"
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,21 @@ class Parent:
 
 
 @dataclass(frozen=True)
+class Example:
+    """A good kernel of another task, another run or a folder, shown as an example.
+
+    Attributes:
+        source: Its module.
+        origin: Where it is from, for people and models, e.g. ``task rms_norm of this run``.
+        speedup: Over its own baseline; 0 where nothing is known.
+    """
+
+    source: str
+    origin: str
+    speedup: float = 0.0
+
+
+@dataclass(frozen=True)
 class Context:
     """What an operator may know besides the parents.
 
@@ -42,12 +65,16 @@ class Context:
         task: Task name.
         description: The task in plain language.
         entry: Name every module must define.
-        reference_source: Source text of the PyTorch reference.
+        reference_source: Source text of the PyTorch reference; empty where there is none to show.
         allowed_operators: Torch operators a module may use.
         target: ``cuda:90``, ``hip:gfx942`` …
         triton_version: The version kernels are compiled with.
         history: Other evaluated variants of the lineage and island, ascending by measured performance.
         tabu: Strategy summaries that were abandoned.
+        kind: Kernel kind of the task, e.g. ``reduction``.
+        examples: Good kernels similar to the first parent, most similar first.
+        lessons: What failures in the lineage taught, newest last.
+        worked: Strategies that measurably gained on any island of the task, newest last.
     """
 
     task: str
@@ -59,6 +86,10 @@ class Context:
     triton_version: str
     history: tuple[Parent, ...] = ()
     tabu: tuple[str, ...] = field(default=())
+    kind: str = "other"
+    examples: tuple[Example, ...] = ()
+    lessons: tuple[str, ...] = ()
+    worked: tuple[str, ...] = ()
 
 
 class Operator(ABC):
@@ -67,7 +98,7 @@ class Operator(ABC):
     Class attributes:
         name: Unique, snake_case; what configurations and stores use.
         kind: When the engine may choose it.
-        arity: How many parents it takes.
+        arity: How many parents it takes; none for GENERATE alone.
         needs_model: It talks to a language model (and so runs in a proposer that owns one).
     """
 

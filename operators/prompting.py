@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ MAX_STRATEGY_CHARS = 200
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*)$")
 _PYTHON_LABELS = frozenset({"", "python", "py", "python3", "triton"})
-_STRATEGY = re.compile(r"^[\s>*_#-]*strategy[\s*_]*:[\s*_]*(?P<text>\S.*)$", re.IGNORECASE)
+_LINE = re.compile(r"^[\s>*_#-]*(?P<key>strategy|lesson)[\s*_]*:[\s*_]*(?P<text>\S.*)$", re.IGNORECASE)
 
 
 _UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -120,7 +121,7 @@ def extract_module(reply: str, entry: str) -> str:
     problems: list[str] = []
     for block in blocks:
         source = block.removeprefix("\ufeff").strip("\n").rstrip() + "\n"
-        problem = _problem(source, entry)
+        problem = module_problem(source, entry)
         if problem:
             problems.append(problem)
         elif source not in modules:
@@ -144,13 +145,18 @@ def same_program(first: str, second: str) -> bool:
 
 def strategy_line(reply: str) -> str:
     """What the model says it did: its ``Strategy:`` line, else the first line outside code; at most 200 characters."""
-    prose = [" ".join(line.split()) for line in _split(reply)[0]]
-    prose = [line for line in prose if line]
-    for line in prose:
-        match = _STRATEGY.match(line)
-        if match:
-            return _shortened(match["text"].rstrip("*_ "))
-    return _shortened(prose[0].lstrip("#>*- ")) if prose else "(no summary given)"
+    prose = [line for line in (" ".join(line.split()) for line in _split(reply)[0]) if line]
+    return _line(prose, "strategy") or (_shortened(prose[0].lstrip("#>*- ")) if prose else "(no summary given)")
+
+
+def lesson_line(reply: str) -> str:
+    """What the model says a failure taught it: its ``Lesson:`` line, at most 200 characters; empty without one."""
+    return _line([" ".join(line.split()) for line in _split(reply)[0]], "lesson")
+
+
+def _line(prose: Iterable[str], key: str) -> str:
+    matches = (match for match in map(_LINE.match, prose) if match is not None and match["key"].lower() == key)
+    return next((_shortened(match["text"].rstrip("*_ ")) for match in matches), "")
 
 
 def _shortened(text: str) -> str:
@@ -182,7 +188,7 @@ def _split(reply: str) -> tuple[list[str], list[tuple[str, str]]]:
     return prose, blocks
 
 
-def _problem(source: str, entry: str) -> str:
+def module_problem(source: str, entry: str) -> str:
     """Why this text is no module that defines `entry`, empty if it is one."""
     try:
         tree = ast.parse(source)

@@ -48,5 +48,8 @@ class OperatorInfo:
     needs_model: bool = False
 
     def __post_init__(self) -> None:
-        if self.arity < 1 or self.name == "start":
-            raise ValueError(f"operator {self.name!r} of arity {self.arity}: allowed: arity from 1, any name but 'start'")
+        if (self.arity < 1) != (self.kind is OperatorKind.GENERATE and self.arity == 0) or self.name == "start":
+            raise ValueError(
+                f"operator {self.name!r}, {self.kind} of arity {self.arity}: "
+                "allowed: arity from 1, for generate alone 0, any name but 'start'"
+            )

@@ -1,1 +1,1 @@
-"""Operators that ask a language model for a whole new module."""
+"""Operators that ask a language model for a module, as a whole or as edits."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from evo.errors import ModelError, SpendLimitError
-from evo.records import Exchange, NoProposal, Proposal
+from evo.records import Exchange, NoProposal, Proposal, content_id
 from operators.base import Context, Parent
+from operators.knowledge_base import KnowledgeBase
 from operators.models.base import Model, Prompt, RequestError
-from operators.prompting import Template, UnusableReplyError, extract_module, fenced, same_program, strategy_line, template_hash
+from operators.prompting import Template, UnusableReplyError, fenced, same_program, strategy_line, template_hash
+from operators.replies import may_be_mended, module_of
+
+EDITS_FROM = 6_000
+"""Characters of a module from which on edits are asked for: a shorter one is written anew for about as many tokens."""
+
+TAIL = 12_000
+"""Characters of an unusable reply that its correction is shown."""
 
 _COMPLETE = frozenset({"end_turn", "stop_sequence"})
 """Stop reasons of a whole reply."""
@@ -21,6 +30,9 @@ _INCOMPLETE = {
     "model_context_window_exceeded": "prompt and reply are longer than the model's context window",
 }
 
+Objection = Callable[[str], str]
+"""(strategy) → why a proposal of it is not wanted, empty where it is."""
+
 
 @dataclass(frozen=True)
 class PromptFiles:
@@ -29,75 +41,204 @@ class PromptFiles:
     Attributes:
         rules, triton, task: Rules and facts, the same for a whole run, and the task.
         angles: One point of view per line; each request is given one, for an endpoint without temperature needs other diversity.
+        module, edits: The two forms of a reply.
+        correction: What is asked about a reply that cannot be used.
         body: What the operator asks.
+        knowledge: Facts about targets, versions, kinds of kernels and errors.
     """
 
     rules: Template
     triton: Template
     task: Template
     angles: Template
+    module: Template
+    edits: Template
+    correction: Template
     body: Template
+    knowledge: KnowledgeBase
 
     @classmethod
     def load(cls, body: str) -> PromptFiles:
         """The shared files and `body`.md.
 
         Raises:
-            InputError: A file is missing.
+            InputError: A file is missing or malformed.
         """
-        return cls(*(Template.load(name) for name in ("rules", "triton", "task", "angles", body)))
+        return cls(
+            rules=Template.load("rules"),
+            triton=Template.load("triton"),
+            task=Template.load("task"),
+            angles=Template.load("angles"),
+            module=Template.load("form_module"),
+            edits=Template.load("form_edits"),
+            correction=Template.load("correction"),
+            body=Template.load(body),
+            knowledge=KnowledgeBase.load(),
+        )
 
     @property
     def hash(self) -> str:
         """Of all files, in order."""
-        return template_hash(self.rules, self.triton, self.task, self.angles, self.body)
+        files = (self.rules, self.triton, self.task, self.angles, self.module, self.edits, self.body)
+        return content_id(template_hash(*files), self.knowledge.hash)
 
-    def prompt(self, context: Context, rng: np.random.Generator, max_tokens: int, **values: str) -> Prompt:
-        """The prompt, with one of the angles drawn by `rng`.
+    def prompt(
+        self, context: Context, rng: np.random.Generator, max_tokens: int, *, edits: bool = False, **values: str
+    ) -> Prompt:
+        """The prompt, with one of the angles drawn by `rng`. What differs least from request to request comes first.
+
+        Args:
+            context: See `Context`.
+            rng: Draws the angle.
+            max_tokens: Longest reply.
+            edits: Ask for edits of the module shown, not for a whole one.
+            values: Of the body's own placeholders.
 
         Raises:
             InputError: A file's placeholders and the values do not match.
         """
         angles = [line for line in self.angles.text.splitlines() if line.strip()]
         angle = angles[int(rng.integers(len(angles)))]
+        # Drawn in any case, so that equal seeds give equal numbers to every operator; not every body asks to look somewhere.
+        shown = {"angle": angle} if "angle" in self.body.placeholders else {}
+        body = self.body.render(**shown, **values)
+        form = (self.edits if edits else self.module).render()
+        return Prompt(self._stable(context), f"{body}\n\n{form}", self.hash, max_tokens)
+
+    def correct(self, problem: str, exchange: Exchange, entry: str, max_tokens: int, *, edits: bool) -> Prompt:
+        """A short prompt about a reply that cannot be used: what is wrong with it and its end, without the conversation before it."""
+        form = (self.edits if edits else self.module).render()
+        body = self.correction.render(problem=fenced(problem), reply=fenced(exchange.reply[-TAIL:]), entry=entry, form=form)
+        return Prompt((), body, template_hash(self.correction, self.module, self.edits), max_tokens)
+
+    def _stable(self, context: Context) -> tuple[str, ...]:
+        """The blocks that an endpoint can cache: one for the whole run, one for the task; the same for every operator."""
         rules = self.rules.render(target=context.target, triton_version=context.triton_version)
+        run = self.knowledge.for_run(context.target, context.triton_version)
+        reference = (
+            fenced(context.reference_source, "python") if context.reference_source.strip() else "(none but the description)"
+        )
         task = self.task.render(
             task=context.task,
             description=context.description,
             entry=context.entry,
-            reference=fenced(context.reference_source, "python"),
+            reference=reference,
             allowed_operators=", ".join(f"`{name}`" for name in sorted(context.allowed_operators)) or "none",
         )
-        body = self.body.render(angle=angle, **values)
-        return Prompt((f"{rules}\n\n{self.triton.render()}", task), body, self.hash, max_tokens)
+        known = self.knowledge.for_task(context.kind, f"{context.description}\n{context.reference_source}")
+        return "\n\n".join(filter(None, (rules, self.triton.render(), run))), "\n\n".join(filter(None, (task, known)))
 
 
-async def ask(model: Model, prompt: Prompt, parents: tuple[Parent, ...], context: Context) -> Proposal | NoProposal:
-    """One request. Whatever comes back is kept with its exchange; nothing is asked again.
+class Asker:
+    """One request for one module, and at most one correction. Shared by all operators that ask a model.
 
-    Raises:
-        SpendLimitError: There is no money for this or any further request.
+    Args:
+        model: Who is asked.
+        body: Name of the operator's own prompt file.
     """
-    try:
-        exchange = await model.complete(prompt)
-    except SpendLimitError:
-        raise
-    except RequestError as error:
-        return NoProposal(str(error), failed=True, exchanges=(error.exchange,))
-    except ModelError as error:
-        return NoProposal(str(error), failed=True)
-    return read_reply(exchange, parents, context)
+
+    def __init__(self, model: Model, body: str) -> None:
+        self._model = model
+        self._files = PromptFiles.load(body)
+
+    @property
+    def knowledge(self) -> KnowledgeBase:
+        """What the operator may quote from."""
+        return self._files.knowledge
+
+    async def ask(
+        self,
+        parents: tuple[Parent, ...],
+        context: Context,
+        rng: np.random.Generator,
+        *,
+        edits: bool = True,
+        objection: Objection | None = None,
+        **values: str,
+    ) -> Proposal | NoProposal:
+        """Asks, and once more about a reply that cannot be used. Whatever comes back is kept with its exchanges.
+
+        Args:
+            parents: What the child must differ from.
+            context: See `Context`.
+            rng: Of the request.
+            edits: Whether the child may be written as edits of the first parent; they are asked for where that is long.
+            objection: Says why a strategy is not wanted.
+            values: Of the body's own placeholders.
+
+        Raises:
+            SpendLimitError: There is no money for this or any further request.
+        """
+        base = parents[0].variant.source if edits and parents else None
+        asks_edits = base is not None and len(base) >= EDITS_FROM
+        prompt = self._files.prompt(context, rng, self._model.max_tokens, edits=asks_edits, **values)
+        try:
+            exchange = await self._model.complete(prompt)
+        except SpendLimitError:
+            raise
+        except ModelError as error:
+            return _failure(error)
+        outcome = read_reply(exchange, parents, context, base, objection)
+        if not isinstance(outcome, Unusable):
+            return outcome
+        if not outcome.mendable:
+            return NoProposal(outcome.problem, failed=True, exchanges=(exchange,))
+        correction = self._files.correct(outcome.problem, exchange, context.entry, self._model.max_tokens, edits=asks_edits)
+        try:
+            second = await self._model.complete(correction)
+        except ModelError as error:
+            # Without money too: the first reply is paid for and must be recorded; the next request will find the purse empty.
+            failure = _failure(error)
+            reason = f"{outcome.problem}; its correction failed: {failure.reason}"
+            return NoProposal(reason, failed=True, exchanges=(exchange, *failure.exchanges))
+        mended = read_reply(second, parents, context, base, objection, earlier=(exchange,))
+        if isinstance(mended, Unusable):
+            return NoProposal(f"also after a correction: {mended.problem}", failed=True, exchanges=(exchange, second))
+        return mended
 
 
-def read_reply(exchange: Exchange, parents: tuple[Parent, ...], context: Context) -> Proposal | NoProposal:
-    """What an exchange proposes. Its reply is only ever parsed, never run."""
+@dataclass(frozen=True)
+class Unusable:
+    """A whole reply without a module that can be used: why, and whether one more turn may mend it."""
+
+    problem: str
+    mendable: bool
+
+
+def read_reply(
+    exchange: Exchange,
+    parents: tuple[Parent, ...],
+    context: Context,
+    base: str | None,
+    objection: Objection | None = None,
+    earlier: tuple[Exchange, ...] = (),
+) -> Proposal | NoProposal | Unusable:
+    """What an exchange proposes. Its reply is only ever parsed, never run.
+
+    Args:
+        exchange: The newest one.
+        parents: What a proposal must differ from.
+        context: See `Context`.
+        base: The module that edits are for.
+        objection: Says why a strategy is not wanted.
+        earlier: Exchanges of the same proposal, whose strategy counts where this one names none.
+    """
+    exchanges = (*earlier, exchange)
     if exchange.stop_reason not in _COMPLETE:
         reason = _INCOMPLETE.get(exchange.stop_reason, "the reply is incomplete")
-        return NoProposal(f"{reason} (stop reason {exchange.stop_reason})", failed=True, exchanges=(exchange,))
+        return NoProposal(f"{reason} (stop reason {exchange.stop_reason})", failed=True, exchanges=exchanges)
     try:
-        source = extract_module(exchange.reply, context.entry)
+        source = module_of(exchange.reply, context.entry, base)
     except UnusableReplyError as error:
-        return NoProposal(str(error), failed=True, exchanges=(exchange,))
+        return Unusable(str(error), may_be_mended(exchange.reply, context.entry))
     if any(same_program(source, parent.variant.source) for parent in parents):
-        return NoProposal("the model returned a parent unchanged", failed=True, exchanges=(exchange,))
-    return Proposal(source, strategy_line(exchange.reply), (exchange,))
+        return NoProposal("the model returned a parent unchanged", failed=True, exchanges=exchanges)
+    named = [item.reply for item in reversed(exchanges) if "strategy" in item.reply.lower()]
+    strategy = strategy_line(named[0] if named else exchange.reply)
+    unwanted = objection(strategy) if objection is not None else ""
+    return Unusable(unwanted, mendable=True) if unwanted else Proposal(source, strategy, exchanges)
+
+
+def _failure(error: ModelError) -> NoProposal:
+    exchanges = (error.exchange,) if isinstance(error, RequestError) else ()
+    return NoProposal(str(error), failed=True, exchanges=exchanges)

@@ -1,4 +1,4 @@
-"""LLM crossover: a model combines the strengths of two parents in one module."""
+"""Crossover: a model combines the strengths of two parents in one module."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import numpy as np
 
 from evo.records import NoProposal, Proposal
 from operators.base import Context, Operator, OperatorKind, Parent
-from operators.llm.asking import PromptFiles, ask
-from operators.llm.evidence import history_text, parent_text, tabu_text
+from operators.llm.asking import Asker
+from operators.llm.evidence import parent_text, strengths_text
+from operators.llm.notes import notes_text
 from operators.models.base import Model
+
+TITLES = ("Module A", "Module B", "Module C")
 
 
 class LlmCrossover(Operator):
-    """Shows both parents with their figures per case, so that the model can see which technique pays where.
+    """Shows all parents with their figures per case, so that the model can see which technique pays where.
 
-    A language model as the crossover of two programs: Meyerson et al., 2023, "Language Model Crossover: Variation through Few-Shot
+    A language model as the crossover of programs: Meyerson et al., 2023, "Language Model Crossover: Variation through Few-Shot
     Prompting".
 
     Args:
@@ -29,8 +32,7 @@ class LlmCrossover(Operator):
     needs_model: ClassVar[bool] = True
 
     def __init__(self, model: Model) -> None:
-        self._model = model
-        self._files = PromptFiles.load("crossover")
+        self._asker = Asker(model, "crossover")
 
     async def propose(self, parents: tuple[Parent, ...], context: Context, rng: np.random.Generator) -> Proposal | NoProposal:
         """See `Operator.propose`.
@@ -38,16 +40,15 @@ class LlmCrossover(Operator):
         Raises:
             SpendLimitError: There is no money for this or any further request.
         """
-        first, second = parents
-        if first.variant.source == second.variant.source:
-            return NoProposal("both parents are the same module")
-        prompt = self._files.prompt(
+        if len({parent.variant.source for parent in parents}) < len(parents):
+            return NoProposal("two parents are the same module")
+        titles = TITLES[: len(parents)]
+        return await self._asker.ask(
+            parents,
             context,
             rng,
-            self._model.max_tokens,
-            history=history_text(context.history, parents),
-            tabu=tabu_text(context.tabu),
-            first=parent_text(first, "Module A"),
-            second=parent_text(second, "Module B"),
+            edits=False,
+            notes=notes_text(context, parents),
+            modules="\n\n".join(parent_text(parent, title) for parent, title in zip(parents, titles, strict=True)),
+            strengths=strengths_text(parents, titles),
         )
-        return await ask(self._model, prompt, parents, context)

@@ -97,7 +97,7 @@ def test_a_task_that_exits_is_refused_as_one_that_fails(call: Call, tmp_path: Pa
     ("more", "said"),
     [
         ("operators: [magic]\n", ["operators.0", "'magic'", "parameterise_tile"]),
-        ("operators: [llm_mutation]\n", ["operators.0", "'llm_mutation'", "models"]),
+        ("operators: [llm_optimize]\n", ["operators.0", "'llm_optimize'", "models"]),
     ],
 )
 def test_an_operator_that_cannot_be_used_is_named(call: Call, tmp_path: Path, more: str, said: list[str]) -> None:

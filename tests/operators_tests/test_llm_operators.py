@@ -1,4 +1,4 @@
-"""LLM mutation and crossover: what they ask, what they make of every kind of reply, and that equal replies give equal proposals."""
+"""Operators that ask a model: what they ask, what they make of every kind of reply, and that equal replies give equal proposals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ from evo.records import (
 )
 from operators.base import Context, Operator, OperatorKind, Parent
 from operators.llm.crossover import LlmCrossover
-from operators.llm.mutation import LlmMutation
+from operators.llm.crossover_of_three import LlmCrossoverOfThree
+from operators.llm.explore import LlmExplore
+from operators.llm.generate import LlmGenerate
+from operators.llm.optimize import LlmOptimize
+from operators.llm.repair import LlmRepair
+from operators.llm.restart import LlmRestart
 from operators.models.anthropic import AnthropicModel
 from operators.models.base import Model, Prompt
 from operators.models.ledger import Ledger
@@ -89,8 +94,25 @@ def prompt_of(
     return model.prompts[0]
 
 
-OPERATORS = [(LlmMutation, (parent(),)), (LlmCrossover, (parent(), parent(OTHER, 1.5, "rows")))]
-each = pytest.mark.parametrize(("cls", "parents"), OPERATORS, ids=["mutation", "crossover"])
+def broken(source: str = START, message: str = "case 7x33: worst at [6, 32]: got 0, expected 1.5", **changes: object) -> Parent:
+    verdict = Evaluation("v", Status.WRONG_VALUES, Stage.GATE, "NVIDIA H200", message=message, signature="wrong_values:rows")
+    return Parent(Variant("rowsum", source), dataclasses.replace(verdict, **changes), "two passes")  # type: ignore[arg-type]
+
+
+THIRD = START.replace("launch", "launch_tiles")
+OPERATORS = [
+    (LlmOptimize, (parent(),)),
+    (LlmCrossover, (parent(), parent(OTHER, 1.5, "rows"))),
+    (LlmCrossoverOfThree, (parent(), parent(OTHER, 1.5, "rows"), parent(THIRD, 0.9, "tiles"))),
+    (LlmRepair, (broken(),)),
+    (LlmExplore, (parent(),)),
+    (LlmRestart, (parent(),)),
+    (LlmGenerate, ()),
+]
+NAMES = [cls.name for cls, _ in OPERATORS]
+each = pytest.mark.parametrize(("cls", "parents"), OPERATORS, ids=NAMES)
+with_figures = pytest.mark.parametrize(("cls", "parents"), OPERATORS[:2], ids=NAMES[:2])
+with_parents = pytest.mark.parametrize(("cls", "parents"), OPERATORS[:-1], ids=NAMES[:-1])
 
 
 @each
@@ -98,7 +120,7 @@ def test_the_contract(cls: Callable[[Model], Operator], parents: tuple[Parent, .
     operator = cls(ReplayModel(lambda prompt: GOOD))
     assert operator.arity == len(parents)
     assert operator.needs_model
-    assert operator.kind in (OperatorKind.MUTATION, OperatorKind.CROSSOVER)
+    assert (operator.kind is OperatorKind.GENERATE) == (not parents)
     first, second = propose(operator, parents, seed=5), propose(operator, parents, seed=5)
     assert isinstance(first, Proposal)
     assert first == second
@@ -113,12 +135,16 @@ def test_the_seed_varies_the_question_and_nothing_else_does(
     cls: Callable[[Model], Operator], parents: tuple[Parent, ...]
 ) -> None:
     prompts = [prompt_of(cls, parents, seed=seed) for seed in range(24)]
-    assert len({prompt.body for prompt in prompts}) > 6
+    assert len({prompt.body for prompt in prompts}) > (0 if cls is LlmRepair else 6)  # a failure says itself where to look
     assert len({prompt.stable for prompt in prompts}) == len({prompt.template_hash for prompt in prompts}) == 1
     assert prompt_of(cls, parents, seed=3) == prompts[3]
 
 
-@each
+def test_every_operator_shares_the_blocks_that_an_endpoint_caches() -> None:
+    assert len({prompt_of(cls, parents, seed=4).stable for cls, parents in OPERATORS}) == 1
+
+
+@with_figures
 def test_the_prompt_says_what_a_person_would_need(cls: Callable[[Model], Operator], parents: tuple[Parent, ...]) -> None:
     history = (parent(START.replace("64", "32"), 0.8, "smaller blocks"), parent(START.replace("64", "128"), 1.1, "larger blocks"))
     prompt = prompt_of(cls, parents, context(history=history, tabu=("atomics everywhere",)))
@@ -137,24 +163,24 @@ def test_the_prompt_says_what_a_person_would_need(cls: Callable[[Model], Operato
 
 def test_estimates_are_never_called_measured() -> None:
     guess = Parent(Variant("rowsum", START), passed(START, 1.25, LatencyKind.MODELLED))
-    body = prompt_of(LlmMutation, (guess,)).body
+    body = prompt_of(LlmOptimize, (guess,)).body
     assert "modelled estimates, not measurements, for cuda:90" in body
     assert "measured on" not in body
 
 
 def test_a_failed_parent_is_shown_with_its_error() -> None:
     verdict = Evaluation("v", Status.COMPILE_ERROR, Stage.COMPILE, "NVIDIA H200", message="line 5: launch is not defined")
-    body = prompt_of(LlmMutation, (Parent(Variant("rowsum", START), verdict),)).body
+    body = prompt_of(LlmOptimize, (Parent(Variant("rowsum", START), verdict),)).body
     assert "stage compile with the status compile_error" in body
     assert "line 5: launch is not defined" in body
-    assert "not been evaluated" in prompt_of(LlmMutation, (Parent(Variant("rowsum", START)),)).body
+    assert "not been evaluated" in prompt_of(LlmOptimize, (Parent(Variant("rowsum", START)),)).body
 
 
 def test_untrusted_text_cannot_leave_its_fence() -> None:
     source = f'{START}NOTE = """\n{INJECTION}\n"""\n'
     verdict = Evaluation("v", Status.TRACE_ERROR, Stage.TRACE, "NVIDIA H200", message=INJECTION)
     hostile = Parent(Variant("rowsum", source), verdict, INJECTION)
-    body = prompt_of(LlmMutation, (hostile,), context(history=(parent(OTHER, 1.0, INJECTION),), tabu=(INJECTION,))).body
+    body = prompt_of(LlmOptimize, (hostile,), context(history=(parent(OTHER, 1.0, INJECTION),), tabu=(INJECTION,))).body
     fence = ""
     for line in body.split("\n"):
         mark = line[: len(line) - len(line.lstrip("`"))]
@@ -170,7 +196,7 @@ def test_untrusted_text_cannot_leave_its_fence() -> None:
 def test_crossing_a_module_with_itself_costs_nothing() -> None:
     model = ReplayModel([GOOD])
     outcome = propose(LlmCrossover(model), (parent(), parent()))
-    assert outcome == NoProposal("both parents are the same module")
+    assert outcome == NoProposal("two parents are the same module")
     assert model.prompts == ()
 
 
@@ -180,8 +206,6 @@ def test_crossing_a_module_with_itself_costs_nothing() -> None:
     [
         ("I am sorry, but I cannot write that kernel.", "no Python module that defines rowsum"),
         ("", "no Python module"),
-        (f"Strategy: same.\n```python\n# better!\n{START}```", "a parent unchanged"),
-        (f"```python\n{CHILD}```\n```python\n{OTHER}#\nX = 1\n```", "2 different modules"),
         (Reply(GOOD, "refusal"), "refused to answer (stop reason refusal)"),
         (Reply(GOOD, "max_tokens"), "cut off at max_tokens"),
         (Reply(GOOD, "tool_use"), "incomplete (stop reason tool_use)"),
@@ -200,6 +224,14 @@ def test_an_unusable_reply_is_a_failed_proposal_that_keeps_its_exchange(
     assert NoProposal.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
 
 
+@with_parents
+def test_a_parent_returned_is_no_proposal(cls: Callable[[Model], Operator], parents: tuple[Parent, ...]) -> None:
+    outcome = propose(cls(ReplayModel([f"Strategy: same.\n```python\n# better!\n{START}```"])), parents)
+    assert isinstance(outcome, NoProposal)
+    assert outcome.reason == "the model returned a parent unchanged"
+    assert outcome.failed
+
+
 @each
 def test_money_and_other_errors(cls: Callable[[Model], Operator], parents: tuple[Parent, ...]) -> None:
     with pytest.raises(SpendLimitError):
@@ -207,7 +239,7 @@ def test_money_and_other_errors(cls: Callable[[Model], Operator], parents: tuple
     assert propose(cls(ReplayModel([ModelError("down")])), parents) == NoProposal("down", failed=True)
 
 
-@each
+@with_figures
 def test_over_real_http(
     cls: Callable[[Model], Operator], parents: tuple[Parent, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

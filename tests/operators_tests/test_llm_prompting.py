@@ -43,8 +43,8 @@ def test_every_prompt_file_renders_with_its_placeholders_only(path: object) -> N
 def test_a_missing_value_names_file_and_placeholder() -> None:
     with pytest.raises(InputError, match=r"task\.md.*no value for .*description.*allowed: "):
         Template.load("task").render(task="softmax")
-    with pytest.raises(InputError, match=r"allowed: .*mutation.*no such file"):
-        Template.load("mutations")
+    with pytest.raises(InputError, match=r"allowed: .*optimize.*no such file"):
+        Template.load("optimise")
 
 
 def test_filled_in_text_is_not_a_template() -> None:

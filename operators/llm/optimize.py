@@ -1,4 +1,4 @@
-"""LLM mutation: a model rewrites one parent, seeing its figures, the history and what was abandoned."""
+"""Optimize: a model improves one parent that works, seeing its figures, what limits it, and what was tried."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 
 from evo.records import NoProposal, Proposal
 from operators.base import Context, Operator, OperatorKind, Parent
-from operators.llm.asking import PromptFiles, ask
-from operators.llm.evidence import history_text, parent_text, tabu_text
+from operators.llm.asking import Asker
+from operators.llm.evidence import bounds, parent_text
+from operators.llm.notes import notes_text
 from operators.models.base import Model
 
 
-class LlmMutation(Operator):
+class LlmOptimize(Operator):
     """Asks for one substantial change. The history stands in ascending order, so that the best example is nearest the question.
 
     Showing a model earlier solutions sorted by score: Yang et al., 2023, "Large Language Models as Optimizers".
@@ -22,13 +23,12 @@ class LlmMutation(Operator):
         model: Who is asked.
     """
 
-    name: ClassVar[str] = "llm_mutation"
+    name: ClassVar[str] = "llm_optimize"
     kind: ClassVar[OperatorKind] = OperatorKind.MUTATION
     needs_model: ClassVar[bool] = True
 
     def __init__(self, model: Model) -> None:
-        self._model = model
-        self._files = PromptFiles.load("mutation")
+        self._asker = Asker(model, "optimize")
 
     async def propose(self, parents: tuple[Parent, ...], context: Context, rng: np.random.Generator) -> Proposal | NoProposal:
         """See `Operator.propose`.
@@ -37,12 +37,11 @@ class LlmMutation(Operator):
             SpendLimitError: There is no money for this or any further request.
         """
         (parent,) = parents
-        prompt = self._files.prompt(
+        return await self._asker.ask(
+            parents,
             context,
             rng,
-            self._model.max_tokens,
-            history=history_text(context.history, parents),
-            tabu=tabu_text(context.tabu),
+            notes=notes_text(context, parents),
             parent=parent_text(parent, "Present module"),
+            hints=self._asker.knowledge.for_evidence(bounds=bounds(parent.evaluation)[:1]),
         )
-        return await ask(self._model, prompt, parents, context)

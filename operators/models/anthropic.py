@@ -1,23 +1,37 @@
-"""Claude through the official asynchronous client: cached prefix, streamed reply, bounded retries and dollars."""
+"""Claude through the official asynchronous client: cached prefix, streamed reply or batches, bounded retries and dollars."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 import typing
 import weakref
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import anthropic
-from anthropic.types import Message, OutputConfigParam, TextBlockParam
+from anthropic.types import Message, TextBlockParam
 
 from evo.errors import InputError, SpendLimitError
 from evo.records import Exchange, Usage
-from operators.models.attempts import Attempts, described, out_of_money, spend_code
+from operators.models.anthropic_attempts import AttemptHook, described
+from operators.models.anthropic_batches import PRICE_FACTOR, Batches, BatchFailure, BatchTicket
+from operators.models.attempts import (
+    MAX_REPLY_CHARS,
+    Attempts,
+    Bound,
+    checked_limits,
+    checked_url,
+    cleaned,
+    out_of_money,
+    spend_code,
+    token_count,
+)
 from operators.models.base import Model, Prompt, RequestError
-from operators.models.ledger import Ledger
-from operators.models.prices import Price, read_prices
+from operators.models.ledger import Account
+from operators.models.limits import Limiter, LocalLimiter
+from operators.models.prices import known_price
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 """How much work the model should put into a reply; dearer and slower from left to right."""
@@ -25,15 +39,13 @@ Effort = Literal["low", "medium", "high", "xhigh", "max"]
 _CACHE_BREAKPOINTS = 4
 """As many as the endpoint accepts in one request."""
 
-_OVERHEAD_TOKENS = 2_000
-"""What the endpoint may add around our text (roles, system scaffolding), generously."""
-
-_MAX_REPLY_CHARS = 2_000_000
-"""A reply of 128,000 tokens has about 500,000 characters; what is longer is no answer of a model."""
+_BATCH_TIMEOUT_S = 90_000.0
+"""The endpoint ends a batch after a day."""
 
 _NO_KEY = "no API key: set ANTHROPIC_API_KEY in the environment of the machine that makes the proposals"
 
 _Clients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, anthropic.AsyncAnthropic]
+_Batches = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batches]
 
 
 class AnthropicModel(Model):
@@ -45,14 +57,18 @@ class AnthropicModel(Model):
     Args:
         name: E.g. ``claude-opus-5-5``.
         ledger: Pays for the requests. Under a dollar cap the model's price must be known; without one an unknown price is 0.
+        limiter: Of the endpoint; None for one of its own, which only heeds pauses.
         max_tokens: Longest reply that operators ask it for, thinking included.
         base_url: Another endpoint that speaks the Messages API; None for the SDK's choice (``ANTHROPIC_BASE_URL`` or its own).
-        timeout_s: Longest time of one `complete`, retries and their waiting included.
+        timeout_s: Longest time of one `complete`, retries and all waiting included; None for ten minutes, or for a batch 25 hours.
         silence_s: Longest silence of the endpoint within it.
         max_retries: Further attempts after 408, 409, 429, 5xx and transport errors; the SDK waits between them, as long as
             ``retry-after`` says.
         effort: See `Effort`; None leaves it to the endpoint.
         prices: A price file that comes before ours.
+        batch: Ask through Message Batches: half the price, and a reply within a day, mostly within an hour. For large populations.
+        batch_size, batch_window_s: A batch is sent with so many requests, or so long after its first one.
+        batch_poll_s: Time to the first look whether it has ended.
 
     Raises:
         InputError: No key in the environment, or no known price under a dollar cap.
@@ -65,82 +81,99 @@ class AnthropicModel(Model):
         self,
         name: str,
         *,
-        ledger: Ledger,
+        ledger: Account,
+        limiter: Limiter | None = None,
         max_tokens: int = 16_000,
         base_url: str | None = None,
-        timeout_s: float = 600.0,
+        timeout_s: float | None = None,
         silence_s: float = 120.0,
         max_retries: int = 2,
         effort: Effort | None = None,
         prices: str | None = None,
+        batch: bool = False,
+        batch_size: int = 100,
+        batch_window_s: float = 30.0,
+        batch_poll_s: float = 10.0,
     ) -> None:
         super().__init__(name, max_tokens=max_tokens)
-        if timeout_s <= 0 or silence_s <= 0:
-            raise ValueError(f"timeout_s {timeout_s} and silence_s {silence_s} must be positive")
-        if not 0 <= max_retries <= 10:
-            raise ValueError(f"max_retries {max_retries} must be 0 … 10")
+        self._timeout_s = timeout_s if timeout_s is not None else _BATCH_TIMEOUT_S if batch else 600.0
+        checked_limits(self._timeout_s, silence_s, max_retries)
         if effort is not None and effort not in typing.get_args(Effort):
             raise ValueError(f"effort {effort!r}; allowed: {', '.join(typing.get_args(Effort))}")
-        if base_url is not None and (not base_url.startswith(("http://", "https://")) or "@" in base_url):
-            raise ValueError("base_url must begin with http:// or https:// and hold no password: keys come from the environment")
+        if not 1 <= batch_size <= 100_000 or not (batch_window_s >= 0 and batch_poll_s > 0):
+            raise ValueError("batch_size must be 1 … 100000, batch_window_s not negative and batch_poll_s positive")
         self._ledger = ledger
-        self._base_url = base_url
-        self._timeout_s = timeout_s
+        self._limiter = limiter or LocalLimiter()
+        self._base_url = checked_url(base_url)
         self._silence_s = silence_s
         self._max_retries = max_retries
         self._effort = effort
-        self._price = _known_price(name, ledger, prices)
+        self._price = known_price(name, ledger, prices)
+        self._batch = {"size": batch_size, "window_s": batch_window_s, "poll_s": batch_poll_s} if batch else None
+        self._factor = PRICE_FACTOR if batch else 1.0
         self._unused: anthropic.AsyncAnthropic | None = self._new_client()
         self._secrets = tuple(secret for secret in (self._unused.api_key, self._unused.auth_token) if secret)
         self._clients: _Clients = weakref.WeakKeyDictionary()
+        self._gathering: _Batches = weakref.WeakKeyDictionary()
 
     async def complete(self, prompt: Prompt) -> Exchange:
         """See `Model.complete`."""
-        call = _Call(Attempts(self._ledger, self._bound(prompt), self.name))
+        call = _Call(Attempts(self._ledger, self._limiter, Bound.of(prompt, self._price, self._factor)))
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._stream(prompt, call)
+                await (self._batched(prompt, call) if self._batch else self._stream(prompt, call))
         except TimeoutError:
             call.failure = f"no whole reply within {self._timeout_s:g} s"
         finally:
             # Also on cancellation: what was sent may be billed, so an unknown bill counts in full.
-            dollars = call.attempts.finish(self._bill(call.message) if call.finished else None)
+            dollars = call.attempts.finish(self._bill(call))
         exchange = self._exchange(prompt, call, dollars, time.perf_counter() - started)
         if call.failure:
             # Raised here and not where the error was caught: an SDK error holds the request and, with it, the key.
-            raise RequestError(self._cleaned(f"{self.name}: {call.failure} (requests sent: {call.attempts.sent})"), exchange)
+            text = f"{self.name}: {call.failure} (requests sent: {call.attempts.sent})"
+            raise RequestError(cleaned(text, self._secrets), exchange)
         return exchange
 
     async def close(self) -> None:
         """See `Model.close`."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        batches = self._gathering.pop(loop, None)
+        if batches is not None:
+            await batches.close()
+        client = self._clients.pop(loop, None)
         if client is not None:
             await client.close()
 
-    async def _stream(self, prompt: Prompt, call: _Call) -> None:
-        client = self._client().with_options(middleware=[call.attempts])
+    def _params(self, prompt: Prompt) -> dict[str, Any]:
         blocks: list[TextBlockParam] = [{"type": "text", "text": text} for text in prompt.stable]
         for block in blocks[-_CACHE_BREAKPOINTS:]:
             block["cache_control"] = {"type": "ephemeral"}
-        output_config: OutputConfigParam | anthropic.Omit = {"effort": self._effort} if self._effort else anthropic.omit
+        params: dict[str, Any] = {
+            "model": self.name,
+            "max_tokens": prompt.max_tokens,
+            "messages": [{"role": "user", "content": prompt.body}],
+        }
+        if blocks:
+            params["system"] = blocks
+        if self._effort:
+            params["output_config"] = {"effort": self._effort}
+        return params
+
+    async def _stream(self, prompt: Prompt, call: _Call) -> None:
+        client = self._client().with_options(middleware=[AttemptHook(call.attempts, self.name)])
         characters = 0
         spend = ""
         try:
-            async with client.messages.stream(
-                model=self.name,
-                max_tokens=prompt.max_tokens,
-                system=blocks or anthropic.omit,
-                messages=[{"role": "user", "content": prompt.body}],
-                output_config=output_config,
-            ) as stream:
+            async with client.messages.stream(**self._params(prompt)) as stream:
                 call.request_id = stream.request_id or ""
                 async for event in stream:
                     if call.message is not None or event.type == "message_start":
                         call.message = stream.current_message_snapshot
+                        call.count()
                     characters += len(event.text) if event.type == "text" else 0
-                    if characters > _MAX_REPLY_CHARS:
-                        call.failure = f"the reply is longer than {_MAX_REPLY_CHARS} characters"
+                    if characters > MAX_REPLY_CHARS:
+                        call.failure = f"the reply is longer than {MAX_REPLY_CHARS} characters"
                         return
         except SpendLimitError as error:
             if not call.attempts.finish(None):
@@ -157,6 +190,42 @@ class AnthropicModel(Model):
                 call.failure = "the reply broke off before its end"
         if spend:
             raise out_of_money(self.name, spend, call.request_id)
+
+    async def _batched(self, prompt: Prompt, call: _Call) -> None:
+        await call.attempts.begin()
+        ticket = BatchTicket()
+        try:
+            call.message = await self._batches().ask(self._params(prompt), ticket)
+            call.count()
+            if sum(len(text) for text in call.texts) > MAX_REPLY_CHARS:
+                call.failure = f"the reply is longer than {MAX_REPLY_CHARS} characters"
+        except BatchFailure as error:
+            call.failure = error.reason
+            if not error.billed:
+                call.attempts.finish((0.0, 0))
+        except SpendLimitError:
+            call.attempts.finish((0.0, 0))
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            call.failure = described(error)
+        finally:
+            call.request_id = ticket.batch_id
+            if not ticket.sent:
+                call.attempts.finish((0.0, 0))
+
+    def _batches(self) -> Batches:
+        loop = asyncio.get_running_loop()
+        if loop not in self._gathering:
+            assert self._batch is not None
+            self._gathering[loop] = Batches(
+                self._client(),
+                self._limiter,
+                self.name,
+                size=int(self._batch["size"]),
+                window_s=self._batch["window_s"],
+                poll_s=self._batch["poll_s"],
+            )
+        return self._gathering[loop]
 
     def _client(self) -> anthropic.AsyncAnthropic:
         """One client per event loop, for connections cannot be used from another."""
@@ -182,63 +251,38 @@ class AnthropicModel(Model):
             raise InputError(f"model {self.name}", action=_NO_KEY)
         return client
 
-    def _bound(self, prompt: Prompt) -> float:
-        """The most that one attempt can cost: a token has at least one byte."""
-        if self._price is None:
-            return 0.0
-        return self._price.bound(len(prompt.text.encode()) + _OVERHEAD_TOKENS, prompt.max_tokens)
-
-    def _bill(self, message: Message | None) -> float:
-        if message is None or self._price is None:
-            return 0.0
-        usage = message.usage
-        written = usage.cache_creation_input_tokens or 0
-        hour = usage.cache_creation.ephemeral_1h_input_tokens if usage.cache_creation else 0
-        return self._price.dollars(
-            fresh=usage.input_tokens,
-            output=usage.output_tokens,
-            write_5m=max(written - hour, 0),
-            write_1h=hour,
-            read=usage.cache_read_input_tokens or 0,
-        )
+    def _bill(self, call: _Call) -> tuple[float, int] | None:
+        if not call.finished:
+            return None
+        dollars = self._price.of(call.usage, call.hour) * self._factor if self._price else 0.0
+        return dollars, call.usage.tokens
 
     def _exchange(self, prompt: Prompt, call: _Call, dollars: float, latency_s: float) -> Exchange:
-        message = call.message
-        texts = [block.text for block in message.content if block.type == "text"] if message else []
-        usage = Usage(dollars=dollars)
-        if message:
-            usage = Usage(
-                input_tokens=message.usage.input_tokens or 0,
-                output_tokens=message.usage.output_tokens or 0,
-                cache_read_tokens=message.usage.cache_read_input_tokens or 0,
-                cache_write_tokens=message.usage.cache_creation_input_tokens or 0,
-                dollars=dollars,
-            )
         return Exchange(
             model=self.name,
             prompt_hash=prompt.prompt_hash,
             template_hash=prompt.template_hash,
             prompt=prompt.text,
-            reply=self._cleaned("".join(texts)),
-            stop_reason="error" if call.failure or not message else str(message.stop_reason),
-            request_id=call.request_id,
+            reply=cleaned("".join(call.texts), self._secrets),
+            stop_reason=str(call.message.stop_reason) if call.finished and call.message else "error",
+            request_id=cleaned(call.request_id, self._secrets),
             latency_s=latency_s,
-            usage=usage,
+            usage=dataclasses.replace(call.usage, dollars=dollars),
         )
-
-    def _cleaned(self, text: str) -> str:
-        """Without our key, which a proxy might echo, and without characters that a store cannot hold."""
-        for secret in self._secrets:
-            text = text.replace(secret, "[key]")
-        return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 @dataclass
 class _Call:
-    """What is known so far about one `complete`."""
+    """What is known so far about one `complete`.
+
+    Attributes:
+        hour: Tokens put into the cache for an hour, of all those put there.
+    """
 
     attempts: Attempts
     message: Message | None = None
+    usage: Usage = dataclasses.field(default_factory=Usage)
+    hour: int = 0
     request_id: str = ""
     failure: str = ""
 
@@ -246,11 +290,23 @@ class _Call:
     def finished(self) -> bool:
         return self.message is not None and self.message.stop_reason is not None and not self.failure
 
+    @property
+    def texts(self) -> list[str]:
+        content = self.message.content if self.message else ()
+        return [block.text for block in content if block.type == "text" and isinstance(block.text, str)]
 
-def _known_price(name: str, ledger: Ledger, prices: str | None) -> Price | None:
-    table = read_prices(prices)
-    price = table.find(name)
-    if price is None and ledger.cap is not None:
-        action = f"no price is known (table of {table.dated}); name a price file in its option `prices`, or set no budget.dollars"
-        raise InputError(f"model {name}", allowed=sorted(table.models), action=action)
-    return price
+    def count(self) -> None:
+        """Reads the counts of tokens.
+
+        Raises:
+            Exception: They are none; the SDK does not check.
+        """
+        if self.message is not None:
+            usage = self.message.usage
+            self.hour = token_count(usage.cache_creation.ephemeral_1h_input_tokens) if usage.cache_creation else 0
+            self.usage = Usage(
+                input_tokens=token_count(usage.input_tokens),
+                output_tokens=token_count(usage.output_tokens),
+                cache_read_tokens=token_count(usage.cache_read_input_tokens),
+                cache_write_tokens=token_count(usage.cache_creation_input_tokens),
+            )

@@ -1,95 +1,192 @@
-"""What happens around each HTTP attempt of the anthropic SDK: money, errors that end the run, and errors in words."""
+"""What every client does around each HTTP attempt, whatever its SDK: permission, money, and errors that end the run."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import anthropic
-import httpx2
+import asyncio
+import email.utils
+import math
+import random
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from evo.errors import SpendLimitError
-from operators.models.ledger import Ledger, Reservation
+from operators.models.base import Prompt
+from operators.models.ledger import Account, Reservation
+from operators.models.limits import Limiter
+from operators.models.prices import Price
+
+MAX_REPLY_CHARS = 2_000_000
+"""A reply of 128,000 tokens has about 500,000 characters; what is longer is no answer of a model."""
+
+OVERHEAD_TOKENS = 2_000
+"""What an endpoint may add around our text (roles, system scaffolding), generously."""
 
 _SPEND_CODES = frozenset(
     {
+        # Anthropic, in error.details.error_code
         "contract_spend_limit_reached",
         "enforced_spend_limit_reached",
         "linked_organization_spend_limit_reached",
         "linked_organization_billing_unavailable",
         "organization_on_hold",
+        # OpenAI and those who speak its API, in error.code or error.type
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "billing_error",
     }
 )
-"""Error codes that no waiting mends. Some come as 429, which the SDK would otherwise retry."""
+"""Errors that no waiting mends. Some come as 429, which would otherwise be retried."""
 
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-"""Transport errors before the request left this machine: nothing can have been billed."""
+_BACKOFF_S = 0.5
+_MAX_BACKOFF_S = 8.0
+_PAUSE_S = 1.0
+"""How long an endpoint that is overloaded is left alone where it does not say."""
+
+_CHARS_PER_TOKEN = 3
+"""Of prompts of code, at least; only for rate limits, where an estimate does."""
+
+_MAX_TOKENS = 10**9
+"""No request has more."""
+
+_OVERLOADED = frozenset({429, 529, 503})
 
 
-class Attempts(anthropic.Middleware):
-    """Runs around every HTTP attempt of one call: reserves its dollars before it is sent, ends retries that waiting cannot mend.
+@dataclass(frozen=True)
+class Bound:
+    """The most that one attempt can cost, and about how many tokens it will use."""
+
+    dollars: float
+    tokens: int
+    likely_tokens: int
+
+    @classmethod
+    def of(cls, prompt: Prompt, price: Price | None, factor: float = 1.0) -> Bound:
+        """For a prompt: a token has at least one byte.
+
+        Args:
+            prompt: As it will be sent.
+            price: None where nothing is billed, or no price is known and there is no cap in dollars.
+            factor: Of the price, for cheaper modes.
+        """
+        asked = len(prompt.text.encode()) + len(prompt.grammar.encode()) + OVERHEAD_TOKENS
+        dollars = price.bound(asked, prompt.max_tokens) * factor if price else 0.0
+        likely = (len(prompt.text) + len(prompt.grammar)) // _CHARS_PER_TOKEN + prompt.max_tokens
+        return cls(dollars, asked + prompt.max_tokens, likely)
+
+
+class Attempts:
+    """The attempts of one call: each waits for permission and is paid for before it is sent; then `finish` settles it.
+
+    Args:
+        account: Pays.
+        limiter: Of the endpoint.
+        bound: Of one attempt.
 
     Attributes:
         sent: Attempts that were sent.
     """
 
-    def __init__(self, ledger: Ledger, bound: float, model: str) -> None:
-        self._ledger = ledger
+    def __init__(self, account: Account, limiter: Limiter, bound: Bound) -> None:
+        self._account = account
+        self._limiter = limiter
         self._bound = bound
-        self._model = model
         self._open: Reservation | None = None
         self._booked = 0.0
         self.sent = 0
 
-    async def handle_async(self, request: anthropic.APIRequest, call_next: anthropic.AsyncCallNext) -> Any:
-        """One attempt."""
-        self.finish(None)  # an attempt before this one that left without an answer may have been billed
-        self._open = await self._ledger.reserve(self._bound)
-        self.sent += 1
-        try:
-            response = await call_next(request)
-        except anthropic.APIConnectionError as error:
-            if isinstance(error.__cause__, _NEVER_SENT):
-                self.finish(0.0)
-            raise
-        if response.status_code >= 400:
-            self.finish(0.0)  # an error status is never billed
-            answer = response.http_response
-            await answer.aread()
-            code = spend_code(response.status_code, _json(answer))
-            if code:
-                raise out_of_money(self._model, code, answer.headers.get("request-id"))
-        return response
+    async def begin(self) -> None:
+        """Waits until one more attempt may be sent.
 
-    def finish(self, dollars: float | None) -> float:
-        """Settles the attempt in flight, if any, in full where its bill is unknown (None).
+        Raises:
+            SpendLimitError: There is no money for it.
+        """
+        self.finish(None)  # an attempt before this one that left without an answer may have been billed
+        await self._limiter.permission(self._bound.likely_tokens)
+        try:
+            self._open = await self._account.reserve(self._bound.dollars, self._bound.tokens)
+        except BaseException:
+            self._limiter.correct(self._bound.likely_tokens)
+            raise
+        self.sent += 1
+
+    def refused(self, status: int, headers: Mapping[str, str]) -> None:
+        """The endpoint answered with an error status, which is never billed. One that is overloaded is left alone by everybody."""
+        self.finish((0.0, 0))
+        if status in _OVERLOADED:
+            self._limiter.pause(retry_after_s(headers) or _PAUSE_S)
+
+    def finish(self, bill: tuple[float, int] | None) -> float:
+        """Settles the attempt in flight, if any.
+
+        Args:
+            bill: Dollars and tokens; None where they are not known, which counts in full.
 
         Returns:
             Dollars that the call has cost so far.
         """
         if self._open is not None:
-            paid = self._open.dollars if dollars is None else dollars
-            self._open.settle(paid)
+            dollars, tokens = (self._open.dollars, self._open.tokens) if bill is None else bill
+            self._open.settle(dollars, tokens)
             self._open = None
-            self._booked += paid
+            self._booked += dollars
+            if bill is not None:
+                self._limiter.correct(self._bound.likely_tokens - tokens)
         return self._booked
 
 
-def _json(response: httpx2.Response) -> object:
+async def back_off(number: int, headers: Mapping[str, str]) -> None:
+    """Waits before a further attempt: as long as the endpoint says, else longer every time, with jitter.
+
+    Args:
+        number: Of the attempt that failed, from 0.
+        headers: Of its answer, if there was one.
+    """
+    told = retry_after_s(headers)
+    # Jitter only keeps callers apart; nothing in a search depends on it.
+    usual = min(_BACKOFF_S * 2.0**number, _MAX_BACKOFF_S) * random.uniform(0.75, 1.0)
+    await asyncio.sleep(usual if told is None else told)
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """What ``retry-after-ms`` or ``retry-after`` says (seconds, or a date), in seconds; None where it says nothing usable."""
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) / unit
+        except ValueError:
+            continue
+        if math.isfinite(seconds) and seconds >= 0:
+            return seconds
     try:
-        return response.json()
-    except ValueError:
+        return max(0.0, email.utils.parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
+    except (TypeError, ValueError, IndexError, OverflowError):
         return None
 
 
 def spend_code(status: int, body: object) -> str:
     """Why the endpoint will not bill this account, empty for every other error."""
-    error = body.get("error") if isinstance(body, dict) else None
-    error = error if isinstance(error, dict) else {}
-    details = error.get("details")
-    code = details.get("error_code") if isinstance(details, dict) else None
-    if code in _SPEND_CODES:
-        return str(code)
-    return "billing_error" if status == 402 or error.get("type") == "billing_error" else ""
+    error = body.get("error", body) if isinstance(body, dict) else None
+    if isinstance(error, dict):
+        details = error.get("details")
+        codes = (details.get("error_code") if isinstance(details, dict) else None, error.get("code"), error.get("type"))
+        for code in codes:
+            if isinstance(code, str) and code in _SPEND_CODES:
+                return code
+    return "billing_error" if status == 402 else ""
+
+
+def token_count(value: object) -> int:
+    """A count of tokens as an endpoint gave it, None being none.
+
+    Raises:
+        ValueError: It is no count.
+    """
+    if value is None:
+        return 0
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_TOKENS:
+        raise ValueError(f"{value!r} is no count of tokens")
+    return value
 
 
 def out_of_money(model: str, code: str, request_id: str | None) -> SpendLimitError:
@@ -97,14 +194,31 @@ def out_of_money(model: str, code: str, request_id: str | None) -> SpendLimitErr
     return SpendLimitError(f"{model}: the endpoint no longer bills this account ({code}; request {request_id or 'without id'})")
 
 
-def described(error: Exception) -> str:
-    """One line about an SDK error, without the request it holds."""
-    if isinstance(error, anthropic.APIStatusError):
-        words = [str(error.status_code), error.type, error.error_code]
-        said = " ".join(str(error.api_message or "").split())[:300]
-        return " ".join(word for word in words if word) + (f": {said}" if said else "")
-    if isinstance(error, anthropic.APITimeoutError | httpx2.TimeoutException):
-        return "the endpoint was silent for too long"
-    if isinstance(error, anthropic.APIConnectionError | httpx2.TransportError):
-        return f"the connection failed ({type(error.__cause__ or error).__name__})"
-    return f"the answer is no message stream ({type(error).__name__})"
+def cleaned(text: str, secrets: Collection[str]) -> str:
+    """Without our keys, which a proxy might echo, and without characters that a store cannot hold."""
+    for secret in secrets:
+        text = text.replace(secret, "[key]")
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def checked_url(base_url: str | None) -> str | None:
+    """The URL.
+
+    Raises:
+        ValueError: It is none, or holds a password.
+    """
+    if base_url is not None and (not base_url.startswith(("http://", "https://")) or "@" in base_url):
+        raise ValueError("base_url must begin with http:// or https:// and hold no password: keys come from the environment")
+    return base_url
+
+
+def checked_limits(timeout_s: float, silence_s: float, max_retries: int) -> None:
+    """Checks what every client takes.
+
+    Raises:
+        ValueError: One is out of range.
+    """
+    if not (timeout_s > 0 and silence_s > 0):
+        raise ValueError(f"timeout_s {timeout_s} and silence_s {silence_s} must be positive")
+    if not 0 <= max_retries <= 10:
+        raise ValueError(f"max_retries {max_retries} must be 0 … 10")

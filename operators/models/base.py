@@ -24,12 +24,15 @@ class Prompt:
         body: What is particular to this request.
         template_hash: Hash of the prompt files it was rendered from (`operators.prompting.Template.hash`).
         max_tokens: Longest reply, tokens, thinking included.
+        grammar: What the reply has to match, in the notation of the model's server; empty for any text. A model that
+            `supports_grammar` passes it on, every other one ignores it: whoever asks checks the reply in any case.
     """
 
     stable: tuple[str, ...]
     body: str
     template_hash: str
     max_tokens: int
+    grammar: str = ""
 
     def __post_init__(self) -> None:
         if not self.body.strip() or not all(block.strip() for block in self.stable):
@@ -44,8 +47,8 @@ class Prompt:
 
     @property
     def prompt_hash(self) -> str:
-        """Content hash over all blocks."""
-        return content_id(*self.stable, self.body)
+        """Content hash over all blocks, and over the grammar where there is one."""
+        return content_id(*self.stable, self.body, *((self.grammar,) if self.grammar else ()))
 
 
 class RequestError(ModelError):
@@ -65,6 +68,9 @@ class Model(ABC):
 
     Class attributes:
         provider: What configurations call the endpoint; also the name of the module in `operators.models`.
+
+    A client takes, besides its own options, the keyword arguments `ledger`, `limiter`, `max_tokens` and `base_url`; it asks the
+    limiter and then the ledger before every attempt (`operators.models.attempts`).
 
     Args:
         name: Model name as the endpoint knows it.
@@ -88,6 +94,11 @@ class Model(ABC):
     def max_tokens(self) -> int:
         """Longest reply that operators ask it for, tokens."""
         return self._max_tokens
+
+    @property
+    def supports_grammar(self) -> bool:
+        """Whether its server lets no reply through that does not match the grammar of a prompt."""
+        return False
 
     @abstractmethod
     async def complete(self, prompt: Prompt) -> Exchange:

@@ -13,12 +13,23 @@ from typing import Any
 import operators.models
 from evo.errors import ConfigError
 from operators.models.base import Model
-from operators.models.ledger import Ledger
+from operators.models.ledger import Account
+from operators.models.limits import Limiter
 
-NOT_PROVIDERS = ("attempts", "base", "building", "ledger", "prices", "replaying")
+NOT_PROVIDERS = (
+    "anthropic_attempts",
+    "anthropic_batches",
+    "attempts",
+    "base",
+    "building",
+    "ledger",
+    "limits",
+    "prices",
+    "replaying",
+)
 """Modules of `operators.models` that a configuration cannot name."""
 
-_COMMON = frozenset({"name", "ledger", "max_tokens", "base_url"})
+_COMMON = frozenset({"name", "ledger", "limiter", "max_tokens", "base_url"})
 """What every client takes and a configuration has keys for."""
 
 
@@ -41,21 +52,26 @@ def check_model(provider: str, options: Mapping[str, bool | int | float | str], 
     """
     if provider not in providers():
         raise ConfigError(f"{where}: provider", given=provider, allowed=providers())
-    cls = _client(provider)
+    cls = client_of(provider)
     hints = typing.get_type_hints(cls.__init__)
-    allowed = [key for key in inspect.signature(cls).parameters if key not in _COMMON]
+    parameters = inspect.signature(cls).parameters
+    allowed = [key for key in parameters if key not in _COMMON]
     for key, value in options.items():
         if key not in allowed:
             raise ConfigError(f"{where}: options of {provider}", given=key, allowed=allowed)
         if not _fits(value, hints[key]):
             raise ConfigError(f"{where}: options.{key} of {provider}", given=value, allowed=_shown(hints[key]))
+    for key in allowed:
+        if parameters[key].default is inspect.Parameter.empty and key not in options:
+            raise ConfigError(f"{where}: options.{key} of {provider}", allowed=_shown(hints[key]), action="it must be given")
 
 
 def build_model(
     provider: str,
     name: str,
     *,
-    ledger: Ledger,
+    ledger: Account,
+    limiter: Limiter | None = None,
     max_tokens: int = 16_000,
     base_url: str | None = None,
     options: Mapping[str, bool | int | float | str] | None = None,
@@ -65,7 +81,8 @@ def build_model(
     Args:
         provider: See `providers`.
         name: Model name as the endpoint knows it.
-        ledger: Pays for its requests; share one among all models of a process.
+        ledger: Pays for its requests; share one among all models of a run.
+        limiter: Of its endpoint; share one among all who ask it.
         max_tokens: Longest reply, tokens.
         base_url: Another endpoint than the provider's own.
         options: Further keyword arguments of the client's constructor.
@@ -75,14 +92,25 @@ def build_model(
         InputError: The key is missing, or the model has no known price under a dollar cap.
     """
     check_model(provider, options or {})
-    arguments: dict[str, Any] = {"ledger": ledger, "max_tokens": max_tokens, "base_url": base_url, **(options or {})}
+    arguments: dict[str, Any] = {
+        "ledger": ledger,
+        "limiter": limiter,
+        "max_tokens": max_tokens,
+        "base_url": base_url,
+        **(options or {}),
+    }
     try:
-        return _client(provider)(name, **arguments)
+        return client_of(provider)(name, **arguments)
     except ValueError as error:
         raise ConfigError(f"models: {provider} {name}", action=str(error)) from None
 
 
-def _client(provider: str) -> type[Model]:
+def client_of(provider: str) -> type[Model]:
+    """The class of a provider's client; its SDK is imported.
+
+    Raises:
+        ConfigError: The module has none of that name.
+    """
     module = importlib.import_module(f"operators.models.{provider}")
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Model) and vars(value).get("provider") == provider:

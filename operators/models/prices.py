@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from evo.errors import InputError
+from evo.records import Usage
+from operators.models.ledger import Account
 
 PRICES = Path(__file__).with_name("prices.toml")
 
@@ -50,6 +52,16 @@ class Price:
         long = fresh + write_5m + write_1h + read > self.long_from
         return sum_ * (self.long_factor if long else 1.0) / _MILLION
 
+    def of(self, usage: Usage, hour: int = 0) -> float:
+        """The bill for the tokens of one request, so many of them put into the cache for an hour."""
+        return self.dollars(
+            fresh=usage.input_tokens,
+            output=usage.output_tokens,
+            write_5m=max(usage.cache_write_tokens - hour, 0),
+            write_1h=hour,
+            read=usage.cache_read_tokens,
+        )
+
     def bound(self, input_tokens: int, max_tokens: int) -> float:
         """The most that a request can cost, whatever part of its input is cached."""
         dearest = max(self.input, self.write_5m, self.write_1h, self.read)
@@ -80,6 +92,20 @@ def read_prices(own: Path | str | None = None) -> PriceTable:
         return table
     mine = _read(Path(own))
     return PriceTable(f"{mine.dated} ({own}), {table.dated}", {**table.models, **mine.models})
+
+
+def known_price(model: str, account: Account, own: str | None) -> Price | None:
+    """The price of a model; None where it is unknown and need not be known, for there is no cap in dollars.
+
+    Raises:
+        InputError: It is unknown under a cap, or the user's file is missing or malformed.
+    """
+    table = read_prices(own)
+    price = table.find(model)
+    if price is None and account.cap is not None:
+        action = f"no price is known (table of {table.dated}); name a price file in its option `prices`, or set no budget.dollars"
+        raise InputError(f"model {model}", allowed=sorted(table.models), action=action)
+    return price
 
 
 def _read(path: Path) -> PriceTable:

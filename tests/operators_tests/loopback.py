@@ -1,91 +1,65 @@
-"""A real HTTP server on 127.0.0.1 that speaks the Anthropic Messages API from a script, for tests with the real SDK."""
+"""A real HTTP server on 127.0.0.1 that speaks both chat APIs and Message Batches from a script, for tests with the real SDKs."""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-_CHUNK = 4_000
+from tests.operators_tests.loopback_formats import (
+    Answer,
+    Bill,
+    Failure,
+    Lost,
+    Message,
+    Raw,
+    asked,
+    chat_events,
+    message_events,
+    message_json,
+    reply,
+)
 
+__all__ = ["Answer", "Bill", "Failure", "Loopback", "Lost", "Message", "Raw", "reply"]
 
-@dataclass(frozen=True)
-class Bill:
-    """Tokens as the server counts them: four bytes each; a prefix it has seen before is read from the cache."""
-
-    fresh: int
-    written: int
-    read: int
-    output: int
-
-
-@dataclass(frozen=True)
-class Message:
-    """A streamed message.
-
-    Attributes:
-        blocks: Content blocks as the API gives them; a string is a text block.
-        stop_reason: As the API gives it.
-        delay_s: Silence before the first byte.
-        stall_s: Silence in the middle.
-        cut: ``end``: the stream ends in the middle; ``break``: the connection does. Neither gives a stop reason.
-    """
-
-    blocks: tuple[str | Mapping[str, Any], ...]
-    stop_reason: str = "end_turn"
-    delay_s: float = 0.0
-    stall_s: float = 0.0
-    cut: Literal["", "end", "break"] = ""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error as the API gives it; `echo_key` adds the caller's credentials to its text, as a careless proxy would."""
-
-    status: int
-    type: str
-    message: str = "scripted"
-    code: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    echo_key: bool = False
-
-
-@dataclass(frozen=True)
-class Raw:
-    """Any bytes with any status."""
-
-    body: bytes
-    content_type: str = "text/event-stream"
-    status: int = 200
-
-
-Answer = Message | Failure | Raw
-
-
-def reply(text: str) -> Message:
-    """A whole message of one text block."""
-    return Message((text,))
+_BATCHES = re.compile(r"/v1/messages/batches(?:/(?P<id>\w+))?(?P<results>/results)?")
 
 
 class Loopback:
-    """Answers requests in the order of the script; the last answer is repeated for ever.
+    """Answers requests, alone or in batches, in the order of the script; the last answer is repeated for ever.
+
+    Args:
+        script: What is answered.
+        creating: What the first attempts to create a batch get, instead of a batch.
+        looks: How often a batch is still in progress when it is looked at.
+        keyless: Whether it answers who sends no key.
 
     Attributes:
-        bodies: Parsed request bodies, in order of arrival.
-        authorizations: Credentials that came with them.
+        bodies: Parsed bodies of requests for a message, in order of arrival; those of batches one by one.
+        batches: Requests in every batch that was created.
+        created: Attempts to create a batch.
+        authorizations: Credentials that came with all requests, empty where none did.
         bills: What every message would be billed.
     """
 
-    def __init__(self, script: Sequence[Answer]) -> None:
+    def __init__(
+        self, script: Sequence[Answer], *, creating: Sequence[Answer] = (), looks: int = 1, keyless: bool = False
+    ) -> None:
         self._script = list(script)
+        self._creating = list(creating)
+        self._looks = looks
         self._lock = threading.Lock()
         self._cached: set[str] = set()
+        self._results: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+        self.keyless = keyless
         self.stopping = threading.Event()
         self.bodies: list[dict[str, Any]] = []
+        self.batches: list[int] = []
+        self.created = 0
         self.authorizations: list[str] = []
         self.bills: list[Bill] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -99,7 +73,7 @@ class Loopback:
 
     @property
     def count(self) -> int:
-        """Requests that arrived."""
+        """Requests for a message that arrived."""
         return len(self.bodies)
 
     def __enter__(self) -> Self:
@@ -115,26 +89,77 @@ class Loopback:
     def take(self, body: dict[str, Any], authorization: str) -> tuple[Answer, Bill]:
         """Notes a request and gives its answer and bill."""
         with self._lock:
-            answer = self._script[min(len(self.bodies), len(self._script) - 1)]
-            self.bodies.append(body)
             self.authorizations.append(authorization)
-            bill = self._bill(body, answer)
-            if isinstance(answer, Message):
-                self.bills.append(bill)
-            return answer, bill
+            return self._take(body)
+
+    def create(self, body: dict[str, Any], authorization: str) -> Answer | dict[str, Any]:
+        """Notes a batch, decides what becomes of its requests, and gives what the endpoint says of it."""
+        with self._lock:
+            self.authorizations.append(authorization)
+            self.created += 1
+            if self._creating:
+                return self._creating.pop(0)
+            lines, looks = [], self._looks
+            for item in body["requests"]:
+                answer, bill = self._take(item["params"])
+                if isinstance(answer, Message) and answer.delay_s:
+                    looks = 1_000_000  # one that never answers keeps its batch from ending
+                lines.append({"custom_id": item["custom_id"], "result": _result(answer, bill)})
+            name = f"batch{len(self.batches)}"
+            self.batches.append(len(lines))
+            self._results[name] = (looks, lines[::-1])  # in no order that anybody may rely on
+            return self._described(name)
+
+    def look(self, name: str) -> dict[str, Any]:
+        """What the endpoint says of a batch."""
+        with self._lock:
+            looks, lines = self._results[name]
+            self._results[name] = (looks - 1, lines)
+            return self._described(name)
+
+    def results(self, name: str) -> bytes:
+        """The results of a batch, one a line."""
+        return b"".join(json.dumps(line).encode() + b"\n" for line in self._results[name][1])
+
+    def _described(self, name: str) -> dict[str, Any]:
+        looks, lines = self._results[name]
+        counts = {"processing": len(lines), "succeeded": 0, "errored": 0, "canceled": 0, "expired": 0}
+        ended = looks < 0
+        return {
+            "id": name,
+            "type": "message_batch",
+            "processing_status": "ended" if ended else "in_progress",
+            "request_counts": counts,
+            "created_at": "2026-01-01T00:00:00Z",
+            "expires_at": "2026-01-02T00:00:00Z",
+            "results_url": f"{self.url}/v1/messages/batches/{name}/results" if ended else None,
+        }
+
+    def _take(self, body: dict[str, Any]) -> tuple[Answer, Bill]:
+        answer = self._script[min(len(self.bodies), len(self._script) - 1)]
+        self.bodies.append(body)
+        bill = self._bill(body, answer)
+        if isinstance(answer, Message):
+            self.bills.append(bill)
+        return answer, bill
 
     def _bill(self, body: dict[str, Any], answer: Answer) -> Bill:
-        system = body.get("system") or []
-        marked = [number for number, block in enumerate(system) if "cache_control" in block]
-        cut = marked[-1] + 1 if marked else 0
-        prefix = "".join(block["text"] for block in system[:cut])
-        rest = "".join(block["text"] for block in system[cut:]) + "".join(item["content"] for item in body["messages"])
+        prefix, rest = asked(body)
         known = prefix in self._cached
         if isinstance(answer, Message):
             self._cached.add(prefix)
         output = sum(len(json.dumps(block)) for block in answer.blocks) // 4 if isinstance(answer, Message) else 0
         size = len(prefix.encode()) // 4
-        return Bill(len(rest.encode()) // 4, 0 if known else size, size if known else 0, min(output, body["max_tokens"]))
+        limit: int = body.get("max_tokens") or body["max_completion_tokens"]
+        return Bill(len(rest.encode()) // 4, 0 if known else size, size if known else 0, min(output, limit))
+
+
+def _result(answer: Answer, bill: Bill) -> dict[str, Any]:
+    if isinstance(answer, Message):
+        return {"type": "succeeded", "message": message_json(answer, bill)}
+    if isinstance(answer, Failure):
+        return {"type": "errored", "error": answer.body("", chat=False)}
+    return {"type": answer.type if isinstance(answer, Lost) else "unheard_of"}
 
 
 def _handler(server: Loopback) -> type[BaseHTTPRequestHandler]:
@@ -144,32 +169,48 @@ def _handler(server: Loopback) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            authorization = self.headers.get("authorization") or self.headers.get("x-api-key") or ""
-            answer, bill = server.take(body, authorization)
-            if not authorization:
+            authorization = self._authorization()
+            chat = self.path.endswith("/chat/completions")
+            answer: Answer | dict[str, Any]
+            bill = Bill(0, 0, 0, 0)
+            if _BATCHES.fullmatch(self.path):
+                answer = server.create(body, authorization)
+            else:
+                answer, bill = server.take(body, authorization)
+            if not authorization and not server.keyless:
                 answer = Failure(401, "authentication_error", "no credentials")
             try:
-                self._answer(answer, bill, authorization)
+                self._answer(answer, bill, authorization, chat)
             except (BrokenPipeError, ConnectionResetError):
                 self.close_connection = True  # the client gave up, which some tests are about
 
-        def _answer(self, answer: Answer, bill: Bill, authorization: str) -> None:
-            if isinstance(answer, Message):
-                self._message(answer, bill)
-            elif isinstance(answer, Failure):
-                said = f"{answer.message} {authorization}" if answer.echo_key else answer.message
-                error: dict[str, Any] = {"type": answer.type, "message": said}
-                if answer.code:
-                    error["details"] = {"error_code": answer.code}
-                self._send(
-                    answer.status, "application/json", json.dumps({"type": "error", "error": error}).encode(), answer.headers
-                )
+        def do_GET(self) -> None:
+            found = _BATCHES.fullmatch(self.path)
+            assert found is not None, self.path
+            if found["results"]:
+                self._send(200, "application/x-jsonl", server.results(found["id"]), {})
             else:
-                self._send(answer.status, answer.content_type, answer.body, {})
+                self._send(200, "application/json", json.dumps(server.look(found["id"])).encode(), {})
 
-        def _message(self, answer: Message, bill: Bill) -> None:
+        def _authorization(self) -> str:
+            return self.headers.get("authorization") or self.headers.get("x-api-key") or ""
+
+        def _answer(self, answer: Answer | dict[str, Any], bill: Bill, authorization: str, chat: bool) -> None:
+            if isinstance(answer, Lost):
+                answer = Failure(529, "overloaded_error")
+            if isinstance(answer, Message):
+                self._message(answer, chat_events(answer, bill) if chat else message_events(answer, bill))
+            elif isinstance(answer, Failure):
+                body = answer.body(authorization, chat=chat)
+                self._send(answer.status, "application/json", json.dumps(body).encode(), answer.headers)
+            elif isinstance(answer, Raw):
+                self._send(answer.status, answer.content_type, answer.body, {})
+            else:
+                self._send(200, "application/json", json.dumps(answer).encode(), {})
+
+        def _message(self, answer: Message, stream: Iterator[bytes]) -> None:
             server.stopping.wait(answer.delay_s)
-            events = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in _events(answer, bill)]
+            events = list(stream)
             half = len(events) // 2
             first, second = b"".join(events[:half]), b"".join(events[half:])
             if answer.cut:
@@ -190,12 +231,8 @@ def _handler(server: Loopback) -> type[BaseHTTPRequestHandler]:
 
         def _head(self, status: int, content_type: str, length: int, headers: Mapping[str, str]) -> None:
             self.send_response(status)
-            for key, value in {
-                "content-type": content_type,
-                "content-length": str(length),
-                "request-id": "req_1",
-                **headers,
-            }.items():
+            given = {"content-type": content_type, "content-length": str(length), "request-id": "req_1", "x-request-id": "req_1"}
+            for key, value in {**given, **headers}.items():
                 self.send_header(key, value)
             self.end_headers()
 
@@ -203,32 +240,3 @@ def _handler(server: Loopback) -> type[BaseHTTPRequestHandler]:
             return
 
     return Handler
-
-
-def _events(answer: Message, bill: Bill) -> Iterator[dict[str, Any]]:
-    usage = {
-        "input_tokens": bill.fresh,
-        "cache_creation_input_tokens": bill.written,
-        "cache_read_input_tokens": bill.read,
-        "output_tokens": 1,
-    }
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "scripted", "content": [], "usage": usage}
-    yield {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}}
-    for index, block in enumerate(answer.blocks):
-        content = {"type": "text", "text": block} if isinstance(block, str) else dict(block)
-        deltas = list(_deltas(content))
-        yield {"type": "content_block_start", "index": index, "content_block": content}
-        for delta in deltas:
-            yield {"type": "content_block_delta", "index": index, "delta": delta}
-        yield {"type": "content_block_stop", "index": index}
-    delta = {"stop_reason": answer.stop_reason, "stop_sequence": None}
-    yield {"type": "message_delta", "delta": delta, "usage": {"output_tokens": bill.output}}
-    yield {"type": "message_stop"}
-
-
-def _deltas(content: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Takes the long text out of a block and gives it in pieces, as the API streams it."""
-    for kind in ("text", "thinking"):
-        if content["type"] == kind:
-            whole, content[kind] = content[kind], ""
-            yield from ({"type": f"{kind}_delta", kind: whole[start : start + _CHUNK]} for start in range(0, len(whole), _CHUNK))

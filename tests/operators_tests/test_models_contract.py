@@ -1,0 +1,211 @@
+"""What every provider promises, whatever its API: replies, money, bounds, and a key that is nowhere. New providers are included."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import json
+import pickle
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evo.errors import SpendLimitError
+from evo.records import Exchange
+from operators.models.base import Model, Prompt, RequestError
+from operators.models.building import client_of, providers
+from operators.models.ledger import Ledger
+from operators.models.limits import Bucket, LocalLimiter
+from tests.operators_tests.loopback import Answer, Failure, Message, reply
+from tests.operators_tests.model_harness import CANARY, ENDPOINTS, Endpoint, batch_endpoint, http_endpoint, quiet_environment
+
+PROMPT = Prompt(("Rules. " * 400, "Task. " * 200), "Improve this kernel.", "hash", 1_000)
+GOOD = "Strategy: tiles.\n```python\nx = 1\n```"
+Open = Callable[[Sequence[Answer]], contextlib.AbstractContextManager[Endpoint]]
+
+
+@pytest.fixture(params=[*providers(), "anthropic in batches"])
+def endpoint(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    provider, _, mode = request.param.partition(" ")
+    quiet_environment(monkeypatch, tmp_path, providers())
+    opened = batch_endpoint if mode else ENDPOINTS.get(provider, http_endpoint)
+    return lambda script: opened(provider, script, tmp_path)
+
+
+def complete(client: Model, prompt: Prompt = PROMPT) -> Exchange:
+    async def once() -> Exchange:
+        try:
+            return await client.complete(prompt)
+        finally:
+            await client.close()
+
+    return asyncio.run(once())
+
+
+def test_a_reply_becomes_an_exchange_with_its_bill(endpoint: Open) -> None:
+    ledger = Ledger(5.0, 100_000)
+    with endpoint([reply(GOOD)]) as opened:
+        exchange = complete(opened.model(ledger))
+        assert (opened.count(), "Improve this kernel." in opened.texts()) == (1, True)
+    assert (exchange.reply, exchange.stop_reason, exchange.prompt) == (GOOD, "end_turn", PROMPT.text)
+    assert (exchange.prompt_hash, exchange.template_hash) == (PROMPT.prompt_hash, "hash")
+    assert exchange.request_id
+    assert exchange.usage.output_tokens > 0
+    assert (ledger.spent, ledger.spent_tokens) == (exchange.usage.dollars, exchange.usage.tokens)
+    assert (ledger.reserved, ledger.reserved_tokens) == (0, 0)
+    assert Exchange.from_json(json.loads(json.dumps(exchange.to_json()))) == exchange
+
+
+@pytest.mark.parametrize("stop_reason", ["refusal", "max_tokens"])
+def test_refusals_and_cut_off_replies_are_told_in_the_same_words_and_asked_once(endpoint: Open, stop_reason: str) -> None:
+    with endpoint([Message(("I would rather",), stop_reason)]) as opened:
+        exchange = complete(opened.model())
+        assert opened.count() == 1
+    assert exchange.stop_reason == stop_reason
+
+
+@pytest.mark.parametrize("text", ["", "I am sorry.", "x" * 300_000, "a\ud800b\0c é 漢", "</think>", "```python\nimport os\n"])
+def test_any_text_is_an_exchange_that_a_store_can_hold(endpoint: Open, text: str) -> None:
+    with endpoint([Message((text,) if text else ())]) as opened:
+        exchange = complete(opened.model())
+    exchange.reply.encode()
+    assert "\0" not in exchange.reply
+    assert len(exchange.reply) <= len(text)
+
+
+def test_thinking_and_tools_are_no_part_of_a_reply(endpoint: Open) -> None:
+    blocks = (
+        {"type": "thinking", "thinking": "```python\nsecret = 1\n```" * 300, "signature": "s"},
+        "the answer",
+        {"type": "tool_use", "id": "t", "name": "run", "input": {"code": "rm"}},
+    )
+    with endpoint([Message(blocks)]) as opened:
+        assert complete(opened.model()).reply == "the answer"
+
+
+def test_an_endpoint_that_never_answers_costs_bounded_requests_and_time(endpoint: Open) -> None:
+    ledger = Ledger(5.0)
+    with endpoint([Message((GOOD,), delay_s=30)]) as opened:
+        options = {"timeout_s": 0.4, "max_retries": 2, "silence_s": 0.2}
+        started = time.perf_counter()
+        with pytest.raises(RequestError) as caught:
+            complete(opened.model(ledger, **options))
+        seconds = time.perf_counter() - started
+        assert opened.count() <= 3
+    assert seconds < 4
+    assert (caught.value.exchange.stop_reason, caught.value.exchange.reply) == ("error", "")
+    assert ledger.reserved == 0
+
+
+def test_an_endpoint_that_always_fails_costs_retries_plus_one_requests_and_no_money(endpoint: Open) -> None:
+    ledger = Ledger(5.0)
+    with endpoint([Failure(500, "api_error", headers={"retry-after": "0.01"})]) as opened:
+        options = {"timeout_s": 5.0} if opened.over_http else {"timeout_s": 0.1}
+        started = time.perf_counter()
+        with pytest.raises(RequestError) as caught:
+            complete(opened.model(ledger, max_retries=2, **options))
+        assert opened.count() <= 3
+        assert time.perf_counter() - started < 8
+    assert "\n" not in str(caught.value)
+    assert (ledger.spent, ledger.reserved) == (0, 0)
+
+
+def test_cancelling_holds_nothing_back(endpoint: Open) -> None:
+    ledger = Ledger(5.0)
+
+    async def cancelled(opened: Endpoint) -> None:
+        client = opened.model(ledger)
+        task = asyncio.create_task(client.complete(PROMPT))
+        while not opened.count():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await client.close()
+
+    with endpoint([Message((GOOD,), delay_s=30)]) as opened:
+        asyncio.run(cancelled(opened))
+    assert ledger.reserved == 0
+
+
+def test_a_budget_of_tokens_too_small_for_one_request_sends_none(endpoint: Open) -> None:
+    with endpoint([reply(GOOD)]) as opened:
+        with pytest.raises(SpendLimitError, match=r"of the budget of 500 tokens 500 are left; raise budget\.tokens"):
+            complete(opened.model(Ledger(None, 500)))
+        assert opened.count() == 0
+
+
+def test_200_requests_at_once_never_overrun_the_budget(endpoint: Open) -> None:
+    ledger = Ledger(0.4, 200_000)
+    prompts = [Prompt(PROMPT.stable, f"Kernel {number}.", "hash", 1_000) for number in range(200)]
+
+    async def many(client: Model) -> list[Exchange | BaseException]:
+        try:
+            return await asyncio.gather(*(client.complete(prompt) for prompt in prompts), return_exceptions=True)
+        finally:
+            await client.close()
+
+    with endpoint([reply("x" * 4_000)]) as opened:
+        results = asyncio.run(many(opened.model(ledger)))
+        assert opened.count() < 200 or not opened.over_http  # files say that they cost little, and so go on
+    done = [result for result in results if isinstance(result, Exchange)]
+    assert len(done) > 5
+    assert all(isinstance(result, Exchange | SpendLimitError) for result in results)
+    assert sum(result.usage.dollars for result in done) == pytest.approx(ledger.spent)
+    assert ledger.spent <= 0.4
+    assert sum(result.usage.tokens for result in done) == ledger.spent_tokens <= 200_000
+
+
+def test_every_attempt_waits_for_the_endpoints_limiter(endpoint: Open) -> None:
+    bucket = Bucket(requests_per_minute=60_000)
+    bucket.pause(0.3)
+    with endpoint([reply(GOOD)]) as opened:
+        started = time.perf_counter()
+        complete(opened.model(limiter=LocalLimiter(bucket)))
+        assert time.perf_counter() - started >= 0.3
+
+
+def test_a_grammar_that_a_model_does_not_support_changes_nothing(endpoint: Open) -> None:
+    prompt = Prompt(PROMPT.stable, PROMPT.body, "hash", 1_000, grammar="root ::= 'x'")
+    with endpoint([reply(GOOD)]) as opened:
+        client = opened.model()
+        assert not client.supports_grammar
+        assert complete(client, prompt).reply == GOOD
+        if opened.over_http:
+            assert "root ::=" not in opened.texts()
+
+
+def test_the_key_is_nowhere(endpoint: Open, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    caplog.set_level("DEBUG")
+    script = [reply(f"Strategy: your key is {CANARY}"), Failure(400, "invalid_request_error", "bad header", echo_key=True)]
+    with endpoint(script) as opened:
+        client = opened.model(timeout_s=2.0)
+        exchange = complete(client)
+        with pytest.raises(RequestError) as caught:
+            complete(client, Prompt((), "Another.", "hash", 1_000))
+        if opened.server is not None:
+            assert all(CANARY in said for said in opened.server.authorizations)  # it was used at all
+            assert "[key]" in exchange.reply
+        said = opened.texts()
+    error = caught.value
+    texts = [*traceback.format_exception(error), str(pickle.loads(pickle.dumps(error))), repr(error.exchange), repr(client)]
+    texts += [repr([error.__cause__, error.__context__]), str(vars(error)), caplog.text, said]
+    if opened.over_http:
+        texts.append(repr(exchange))
+    assert all(CANARY not in text for text in texts)
+    assert [error.__cause__, error.__context__] == [None, None]
+    assert not [path for path in (tmp_path / "requests").glob("**/*") if CANARY in path.read_text()]
+    with pytest.raises(TypeError, match="stays in its process"):
+        pickle.dumps(client)
+
+
+@pytest.mark.parametrize("provider", providers())
+def test_a_provider_is_named_as_its_module_and_takes_what_configurations_give(provider: str) -> None:
+    parameters: dict[str, Any] = dict(inspect.signature(client_of(provider)).parameters)
+    assert {"name", "ledger", "limiter", "max_tokens", "base_url"} <= set(parameters)
+    assert client_of(provider).provider == provider

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -22,7 +23,13 @@ def choose(state: TaskState, number: int, seed: int, operators: Sequence[Operato
         return None
     rng = stream(seed, Draw.CHOICE, state.name, number)
     kinds = _kinds(state, rng)
+    again = _further_sample(state, number, operators)
+    if again is not None:
+        return again
     for island in sorted(state.islands, key=lambda item: (item.requests, item.index)):
+        begun = _beginning(state, island, number, operators, rng)
+        if begun is not None:
+            return begun
         for kind in kinds:
             usable = [operator for operator in operators if operator.kind is kind]
             request = _step(state, island, number, usable, kind, rng) if usable else None
@@ -39,8 +46,46 @@ def _kinds(state: TaskState, rng: np.random.Generator) -> tuple[OperatorKind, ..
         drawn = OperatorKind.REPAIR
     elif draw < settings.repair_share + settings.crossover_share:
         drawn = OperatorKind.CROSSOVER
-    fallback = (OperatorKind.MUTATION, OperatorKind.CROSSOVER, OperatorKind.REPAIR)
+    elif draw < settings.repair_share + settings.crossover_share + settings.explore_share:
+        drawn = OperatorKind.EXPLORE
+    fallback = (OperatorKind.MUTATION, OperatorKind.CROSSOVER, OperatorKind.REPAIR, OperatorKind.EXPLORE)
     return (drawn, *(kind for kind in fallback if kind is not drawn))
+
+
+def _further_sample(state: TaskState, number: int, operators: Sequence[OperatorInfo]) -> Request | None:
+    """The newest request once more, while a model-driven operator has not had all its samples of it: its prompt is cached now."""
+    newest = state.newest
+    if newest is None or newest.samples % state.settings.samples == 0:
+        return None
+    request = newest.request
+    asks_model = any(item.name == request.operator and item.needs_model for item in operators)
+    still = all(parent in state.archive for parent in request.parents) and not state.lineage_of(request).abandoned
+    if not asks_model or not still or not state.exhaustion.is_open(request.operator, request.parents):
+        return None
+    return dataclasses.replace(request, number=number)
+
+
+def _beginning(
+    state: TaskState, island: Island, number: int, operators: Sequence[OperatorInfo], rng: np.random.Generator
+) -> Request | None:
+    """The first child of a lineage that replaces an abandoned one, where an operator is there that begins anew."""
+    beginners = [item for item in operators if item.kind in (OperatorKind.RESTART, OperatorKind.GENERATE)]
+    if not beginners:
+        return None
+    names = {item.name for item in beginners}
+    for lineage in island.open_lineages():
+        if not lineage.replaces or lineage.strategies:
+            continue
+        out = any(request.lineage == lineage.name for request in state.proposing.values())
+        tried = sum(count for name, count in lineage.tried.items() if name in names)
+        if out or tried >= state.settings.fruitless_limit:
+            continue
+        found = {item.name: (lineage.root,) if item.arity else () for item in beginners}
+        usable = [name for name in sorted(found) if state.exhaustion.is_open(name, found[name])]
+        if usable:
+            name = state.bandit.choose(usable, rng)
+            return Request(number, state.name, island.index, lineage.name, name, found[name])
+    return None
 
 
 def _step(

@@ -32,6 +32,8 @@ def _abandonment(state: TaskState, island: Island, seed: int, mutations: tuple[O
         verdict = lineage.verdict(state.settings)
         if verdict is not None:
             kind, reason = verdict
+            if lineage.dollars > 0:
+                reason += f"; it cost ${lineage.dollars:.4f}, of it ${lineage.dollars_since_gain:.4f} since its last gain"
             ended = Event(kind, state.name, island.index, lineage.name, lineage.root, reason)
             return ended, _restart(state, island, seed, mutations, f"in place of {lineage.name}")
     if not lineages and any(item.members for item in state.islands):

@@ -57,9 +57,13 @@ class Island:
         """Name of the lineage that `open` makes next."""
         return f"{self._task}/{self.index}/{len(self.lineages)}"
 
-    def open(self, root: str, score: float, avoid: frozenset[str] = frozenset()) -> Lineage:
-        """Begins a lineage at `root`."""
-        lineage = Lineage(self.next_lineage, root, best=score, avoid=avoid)
+    def open(self, root: str, score: float, *, replaces: Lineage | None = None) -> Lineage:
+        """Begins a lineage at `root`, perhaps in place of one that was abandoned."""
+        lineage = Lineage(self.next_lineage, root, best=score)
+        if replaces is not None:
+            lineage.replaces = True
+            lineage.avoid = frozenset(replaces.tried)
+            lineage.lessons.extend(replaces.lessons)
         self.lineages[lineage.name] = lineage
         return lineage
 

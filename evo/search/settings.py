@@ -21,10 +21,13 @@ class SearchSettings:
         tournament_size: Variants that compete to be a parent (tournament selection).
         selection: ``tournament``: the best survive. ``map_elites``: the best of each feature cell survive.
         stall_limit: Evaluated proposals of a lineage without a gain of its best fitness after which it is abandoned (stalled).
-        max_repairs: Failures in a row along parent and child after which a lineage is abandoned (trapped).
+        max_repairs: Repairs in vain since a lineage last passed, or failures in a row along parent and child, after which it is
+            abandoned (trapped).
         signature_limit: Equal error signatures in a lineage since it last passed after which it is abandoned (trapped).
         crossover_share: Share of requests that combine parents, where two and a crossover operator exist.
         repair_share: Share of requests that repair a failed variant, where one and a repair operator exist.
+        explore_share: Share of requests that look for a different algorithm, where an operator for that exists.
+        samples: Requests that a language model is asked in a row about the same parents, each with another point of view.
         bandit_floor: Share of operator choices that are made evenly, whatever the bandit has learned.
         bandit_memory: Uses after which what an operator once achieved has lost two thirds of its weight.
         fruitless_limit: Failed or repeated proposals in a row after which an operator is not asked for the same parents again.
@@ -47,6 +50,8 @@ class SearchSettings:
     signature_limit: int = 3
     crossover_share: float = 0.2
     repair_share: float = 0.3
+    explore_share: float = 0.1
+    samples: int = 1
     bandit_floor: float = 0.1
     bandit_memory: int = 50
     fruitless_limit: int = 3
@@ -59,7 +64,7 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         at_least_none = {"migrants", "history", "verify_elites"}
-        shares = {"crossover_share", "repair_share", "bandit_floor"}
+        shares = {"crossover_share", "repair_share", "explore_share", "bandit_floor"}
         for field in dataclasses.fields(self):
             key, given = field.name, getattr(self, field.name)
             if key == "selection":

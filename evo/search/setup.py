@@ -48,8 +48,9 @@ class OperatorInfo:
     needs_model: bool = False
 
     def __post_init__(self) -> None:
-        if (self.arity < 1) != (self.kind is OperatorKind.GENERATE and self.arity == 0) or self.name == "start":
+        wanted = {OperatorKind.GENERATE: self.arity == 0, OperatorKind.RESTART: self.arity == 1}.get(self.kind, self.arity >= 1)
+        if not wanted or self.name == "start":
             raise ValueError(
                 f"operator {self.name!r}, {self.kind} of arity {self.arity}: "
-                "allowed: arity from 1, for generate alone 0, any name but 'start'"
+                "allowed: arity 0 for generate, 1 for restart, from 1 for others; any name but 'start'"
             )

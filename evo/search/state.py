@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from evo.errors import StoreError, TaskError
 from evo.evaluation.base import Baseline
@@ -17,9 +20,20 @@ from evo.search.selection import Member, feature_cell, make_selection
 from evo.search.settings import SearchSettings
 from evo.search.setup import TaskSetup
 from evo.search.traps import Lineage
+from operators.prompting import lesson_line
 from population_store.base import EvaluationEntry, OutcomeEntry, Purpose
 
 TABU_KEPT = 12
+WORKED_KEPT = 8
+"""Strategies that gained, of all islands of a task, that operators are told of."""
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The newest request, and how many requests in a row were the same question: operator, parents, lineage and model."""
+
+    request: Request
+    samples: int
 
 
 class TaskState:
@@ -51,6 +65,8 @@ class TaskState:
         self.statuses: Counter[Status] = Counter()
         self.attempts: Counter[str] = Counter()
         self.tabu: deque[str] = deque(maxlen=TABU_KEPT)
+        self.worked: deque[str] = deque(maxlen=WORKED_KEPT)
+        self.newest: Newest | None = None
         self.requests = 0
         self.verified_since_search = 0
 
@@ -84,6 +100,9 @@ class TaskState:
                 action="resume with the number of islands the run was started with",
             )
         self.requests += 1
+        before = self.newest
+        again = before is not None and dataclasses.replace(before.request, number=request.number) == request
+        self.newest = Newest(request, before.samples + 1 if before is not None and again else 1)
         self.proposing[request.number] = request
         self.archive.hold(*request.parents)
         if request.operator != START:
@@ -93,6 +112,8 @@ class TaskState:
     def apply_outcome(self, entry: OutcomeEntry) -> None:
         """What came of a request. Either a new variant now awaits evaluation, or nothing new is there."""
         request, outcome, variant = self.proposing.pop(entry.number), entry.outcome, entry.variant
+        if request.operator != START:
+            self._exchanged(self.lineage_of(request), outcome)
         if variant is None or variant.variant_id in self.archive:
             self._nothing_new(request, outcome, variant)
         else:
@@ -140,11 +161,11 @@ class TaskState:
         island = self.islands[event.island]
         if event.kind in (EventKind.STALLED, EventKind.TRAPPED):
             self.archive.release(island.abandon(event.lineage))
-            self.tabu.extend(island.lineages[event.lineage].strategies)
+            trapped = f" (given up: {event.reason})" if event.kind is EventKind.TRAPPED else ""
+            self.tabu.extend(f"{strategy}{trapped}" for strategy in island.lineages[event.lineage].strategies)
         elif event.kind is EventKind.RESTART:
-            avoid = frozenset(island.last_abandoned.tried) if island.last_abandoned else frozenset()
             score = self.archive[event.variant_id].score
-            lineage = island.open(event.variant_id, score, avoid)
+            lineage = island.open(event.variant_id, score, replaces=island.last_abandoned)
             self._join(island, event.variant_id, lineage.name)
             island.restarts += 1
         elif event.kind is EventKind.MIGRATION:
@@ -176,6 +197,14 @@ class TaskState:
                 lineage = island.open(note.variant_id, note.score)
                 self._join(island, note.variant_id, lineage.name)
 
+    @staticmethod
+    def _exchanged(lineage: Lineage, outcome: Proposal | NoProposal) -> None:
+        """What the exchanges behind an outcome cost the lineage, and what they taught it."""
+        lineage.paid(math.fsum(exchange.usage.dollars for exchange in outcome.exchanges))
+        lessons = filter(None, (lesson_line(exchange.reply) for exchange in reversed(outcome.exchanges)))
+        if (lesson := next(lessons, None)) is not None:
+            lineage.learned(lesson)
+
     def _nothing_new(self, request: Request, outcome: Proposal | NoProposal, variant: Variant | None) -> None:
         if request.operator == START:
             return
@@ -184,18 +213,31 @@ class TaskState:
         self.exhaustion.fruitless(request.operator, request.parents, applies=not refused, failed=failed)
         if not refused:
             self.bandit.learn(request.operator, 0.0)
+        lineage = self.lineage_of(request)
+        if not refused and self._is_repair(request):
+            lineage.repaired_in_vain()
         if variant is not None and self.archive.is_ancestor(variant.variant_id, request.parents):
-            self.lineage_of(request).repeated(variant.variant_id)
+            lineage.repeated(variant.variant_id)
+
+    def _is_repair(self, request: Request) -> bool:
+        """Its main parent failed."""
+        return bool(request.parents) and self.archive[request.parents[0]].chain > 0
 
     def _child_evaluated(self, note: Note, evaluation: Evaluation) -> None:
         request = note.request
         island, lineage = self.islands[request.island], self.lineage_of(request)
-        parents = [self.archive[variant_id] for variant_id in request.parents]
-        self.bandit.learn(request.operator, reward(max(parent.score for parent in parents), note.score))
+        # What is made of no parent has to beat the root of its lineage.
+        parents = [self.archive[variant_id] for variant_id in request.parents or (lineage.root,)]
+        best_parent = max(parent.score for parent in parents)
+        self.bandit.learn(request.operator, reward(best_parent, note.score))
+        if evaluation.status is not Status.PASSED and self._is_repair(request):
+            lineage.repaired_in_vain()
         if evaluation.status is Status.PASSED:
+            if note.score > best_parent > 0:
+                self.worked.append(f"{note.strategy} (+{note.score / best_parent - 1:.1%})")
             lineage.passed(note.score)
             island.passed_since_migration += 1
-            self.archive.release(island.forget_failure(request.parents[0]))
+            self.archive.release(island.forget_failure(parents[0].variant_id))
             self._on_front(note.variant_id)
             self._join(island, note.variant_id, lineage.name)
         elif evaluation.status is Status.DUPLICATE:
@@ -206,7 +248,7 @@ class TaskState:
             if original not in request.parents and self.archive.is_ancestor(original, request.parents):
                 lineage.repeated(original)
         else:
-            note.chain = parents[0].chain + 1
+            note.chain = (parents[0].chain if request.parents else 0) + 1
             lineage.failed(evaluation.signature, note.chain)
             if not lineage.abandoned:
                 failed = Failed(note.variant_id, request.number, lineage.name, evaluation.stage.rank, note.chain)

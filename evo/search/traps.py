@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from evo.records import EventKind
 from evo.search.settings import SearchSettings
 
+LESSONS_KEPT = 8
+
 
 @dataclass
 class Lineage:
@@ -21,6 +23,7 @@ class Lineage:
         root: Variant it began with.
         best: Highest score in it.
         avoid: Operators tried in the lineage it replaces; its first child comes from another one where there is another.
+        replaces: It was begun in place of an abandoned lineage.
         abandoned: No new requests for it.
         evaluated: Children evaluated.
         since_gain: Children evaluated since `best` last rose.
@@ -29,12 +32,16 @@ class Lineage:
         repeats: The ancestor that a child repeated, if one did.
         tried: Uses of each operator.
         strategies: Summaries of its newest proposals.
+        repairs: Repairs in vain (a child that failed too, or none at all) since it last passed.
+        lessons: What its failures taught, as models said it, newest last; a lineage that replaces another one inherits them.
+        dollars, dollars_since_gain: Price of its exchanges, in all and since `best` last rose.
     """
 
     name: str
     root: str
     best: float = 0.0
     avoid: frozenset[str] = frozenset()
+    replaces: bool = False
     abandoned: bool = False
     evaluated: int = 0
     since_gain: int = 0
@@ -43,12 +50,16 @@ class Lineage:
     repeats: str = ""
     tried: Counter[str] = field(default_factory=Counter)
     strategies: deque[str] = field(default_factory=lambda: deque(maxlen=4))
+    repairs: int = 0
+    lessons: deque[str] = field(default_factory=lambda: deque(maxlen=LESSONS_KEPT))
+    dollars: float = 0.0
+    dollars_since_gain: float = 0.0
 
     def passed(self, score: float) -> None:
         """A child passed with this score."""
         self._count(score)
         self.signatures.clear()
-        self.failures_in_a_row = 0
+        self.failures_in_a_row = self.repairs = 0
 
     def failed(self, signature: str, chain: int) -> None:
         """A child failed as the last of `chain` failures, each a child of the one before."""
@@ -57,6 +68,21 @@ class Lineage:
         if signature:
             self.signatures[signature] += 1
 
+    def repaired_in_vain(self) -> None:
+        """A repair led to nothing that passes."""
+        self.repairs += 1
+
+    def paid(self, dollars: float) -> None:
+        """Exchanges with a model were made for it."""
+        self.dollars += dollars
+        self.dollars_since_gain += dollars
+
+    def learned(self, lesson: str) -> None:
+        """A model named what a failure teaches; said again, it moves to the end."""
+        if lesson in self.lessons:
+            self.lessons.remove(lesson)
+        self.lessons.append(lesson)
+
     def repeated(self, ancestor: str) -> None:
         """A child turned out to be one of its own ancestors, in its source or in what it launches."""
         self.repeats = ancestor
@@ -64,7 +90,7 @@ class Lineage:
     def welcomed(self, score: float) -> None:
         """A variant from another island joined; from here on its score is the one to beat."""
         if score > self.best:
-            self.best, self.since_gain = score, 0
+            self.best, self.since_gain, self.dollars_since_gain = score, 0, 0.0
 
     def verdict(self, settings: SearchSettings) -> tuple[EventKind, str] | None:
         """STALLED or TRAPPED with the reason, or None to go on."""
@@ -72,6 +98,8 @@ class Lineage:
             return None
         if self.repeats:
             return EventKind.TRAPPED, f"a child repeats its ancestor {self.repeats}"
+        if self.repairs >= settings.max_repairs:
+            return EventKind.TRAPPED, f"{self.repairs} repairs in vain since it last passed"
         if self.failures_in_a_row >= settings.max_repairs:
             return EventKind.TRAPPED, f"{self.failures_in_a_row} failures in a row, each made from the one before"
         for signature, count in self.signatures.items():

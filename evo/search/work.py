@@ -37,7 +37,13 @@ class ProposalWork:
 def proposal_work(state: TaskState, request: Request, seed: int) -> ProposalWork:
     """What a proposer needs for a request."""
     parents = tuple(state.archive.parent(variant_id) for variant_id in request.parents)
-    context = dataclasses.replace(state.setup.context, history=_history(state, request), tabu=tuple(state.tabu))
+    context = dataclasses.replace(
+        state.setup.context,
+        history=_history(state, request),
+        tabu=tuple(state.tabu),
+        lessons=tuple(state.lineage_of(request).lessons),
+        worked=tuple(state.worked),
+    )
     return ProposalWork(request, parents, context, (seed, request.number))
 
 

@@ -404,8 +404,39 @@ def test_every_budget_ends_the_run_and_a_larger_one_goes_on(store: PopulationSto
     assert [lease.item.effort for lease in engine_on(store, budget=Budget(dollars=2)).ask_evaluations(5)] == [Effort.SEARCH]
     assert len(engine_on(store, budget=Budget(dollars=9)).ask_proposals(3)) == 3
     gpu = engine_on(store, budget=Budget(gpu_s=10))
-    gpu.add_gpu_seconds(11)
+    (lease,) = gpu.ask_evaluations(1)
+    gpu.tell_evaluation(lease.token, dataclasses.replace(SimulatedEvaluator(3).evaluate(lease.item, gpu.claim), gpu_s=11))
     assert gpu.ask_proposals(1) == ()
+
+
+def test_the_wall_budget_begins_when_the_first_evaluator_is_ready(store: PopulationStore) -> None:
+    clock = Clock()
+    engine = engine_on(store, budget=Budget(wall_s=50), clock=clock)
+    clock.now = 1000.0
+    assert engine.progress().phase == "starting evaluators"
+    assert engine.spent.wall_s == 0
+    (lease,) = engine.ask_evaluations(1)
+    clock.now = 1030.0
+    assert engine.progress().phase == "search"
+    assert engine.spent.wall_s == 30
+    engine.tell_evaluation(lease.token, SimulatedEvaluator(3).evaluate(lease.item, engine.claim))
+    clock.now = 1051.0
+    assert engine.ask_proposals(1) == ()
+    resumed = engine_on(store, budget=Budget(wall_s=50), clock=clock)
+    clock.now = 2000.0
+    assert resumed.spent.wall_s == 30, "what was recorded last; the new session has not begun"
+
+
+def test_a_resumed_run_records_which_devices_it_tries_again(store: PopulationStore) -> None:
+    engine = engine_on(store)
+    next(steps(engine, SimulatedEvaluator(3)))
+    for _ in range(2):
+        engine.quarantine("evaluator-0: GPU 1 fails its health check twice")
+    engine_on(store)
+    resumed = [event.reason for event in store.events() if event.kind is EventKind.RESUMED]
+    assert resumed == [
+        "session 2 of this run; in quarantine before, and tried again: evaluator-0: GPU 1 fails its health check twice"
+    ]
 
 
 def test_no_more_is_asked_for_than_the_budget_can_evaluate(store: PopulationStore) -> None:
@@ -500,7 +531,7 @@ def test_a_restarted_lineage_begins_with_another_operator_and_knows_what_was_aba
     assert all(one != next_one for one, next_one in itertools.pairwise(used)), "each unlike what the lineage before it tried"
     assert [event.kind for event in store.events()] == [EventKind.TRAPPED, EventKind.RESTART] * 6
     assert "same error" in store.events()[0].reason
-    assert work.context.tabu[-1] == "idea 4"
+    assert work.context.tabu[-1].startswith("idea 4 (given up: 1 times the same error")
 
 
 def test_the_best_migrate_to_the_next_island_of_the_ring(store: PopulationStore) -> None:

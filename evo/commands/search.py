@@ -20,7 +20,7 @@ from evo.commands.doctor import conflict
 from evo.commands.interruption import Interruption
 from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, InputError, StoreError, TaskError
-from evo.records import LatencyKind
+from evo.records import EventKind, LatencyKind
 from evo.registry import evaluator_factory, operator_names
 from evo.tasks.base import Task
 from evo.tracing.targets import target_named
@@ -94,11 +94,14 @@ def resume_command(store: str, overrides: Overrides) -> int:
     """
     with open_store(store, write=True) as opened:  # migrates an older schema, and tells at once if another run owns it
         header = opened.header
+        quarantined = dict.fromkeys(event.reason for event in opened.events() if event.kind is EventKind.QUARANTINED)
     recorded = RunConfig.from_text(header.config, f"{store}: its configuration")
     cluster = recorded.cluster.model_copy(update={"address": None})  # that of the first session may be gone
     config = overrides.apply(recorded.model_copy(update={"store": _absolute(store), "cluster": cluster}))
     tasks = _load(config, store)
     _check_unchanged(tasks, json.loads(header.tasks))
+    for reason in quarantined:
+        typer.echo(f"in quarantine before, and used again only if it passes its health check now: {reason}")
     return _search(config, tasks, overrides, resumed=True)
 
 

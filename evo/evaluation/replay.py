@@ -45,7 +45,7 @@ class ReplayTier(Tier):
         nursery: Where they come from, if others use it too; without one it has its own.
 
     Raises:
-        DeviceError: There is no usable GPU.
+        DeviceError: There is no usable GPU; or a BadDeviceError, it is not well.
     """
 
     def __init__(
@@ -72,6 +72,12 @@ class ReplayTier(Tier):
         self.capability = "cuda:{}{}".format(*described["capability"])
         self._faults = Faults(self._identity, self._deadline_s)
         self._gate = Gate(self._faults, self._make_room)
+        try:
+            if not self.healthy():  # a device that an earlier session found bad must prove itself, as must any other
+                self._faults.look_again(self._crew, "at its start")
+        except DeviceError:
+            self.close()
+            raise
 
     @property
     def device(self) -> str:

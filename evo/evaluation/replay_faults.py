@@ -35,17 +35,24 @@ class Faults:
             BadDeviceError: It is not well.
             DeviceError: It is well, and yet no process could begin with the work, or prove it.
         """
-        found = self._ailment(crew)
-        if found:
-            found = self._ailment(crew)
-        if found:
-            raise BadDeviceError(f"{self.identity} fails its health check twice after {error}: {found}")
+        if self._ailment(crew):
+            self.look_again(crew, f"after {error}")
         if isinstance(error, WorkerNotReady):
             raise DeviceError(f"{self.identity}: {error}")
         if error.reason == "deadline":
             text = f"case {case.name}: the kernels did not end within {self._deadline_s:g} s"
             return Failure(Status.TIMEOUT, stage, text, "timeout:replay")
         return Failure(Status.RUNTIME_ERROR, stage, f"case {case.name}: {error.reason}", f"runtime_error:{error.reason[:80]}")
+
+    def look_again(self, crew: Crew, when: str) -> None:
+        """The second look at a device that failed its health check once.
+
+        Raises:
+            BadDeviceError: It fails again.
+        """
+        found = self._ailment(crew)
+        if found:
+            raise BadDeviceError(f"{self.identity} fails its health check twice {when}: {found}")
 
     def too_large(self, task: Task, case: Case, error: WorkerOutOfMemory, stage: Stage, without: Callable[[], object]) -> Failure:
         """The verdict on a candidate for which all of the device's memory is too little.

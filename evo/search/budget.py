@@ -9,7 +9,7 @@ from evo.search.settings import Budget
 
 
 class Meter:
-    """Adds up what is used, over all sessions of a run.
+    """Adds up what is used, over all sessions of a run. Wall seconds of a session count from `begin`.
 
     Args:
         budget: The limits.
@@ -22,25 +22,42 @@ class Meter:
         self.proposals = 0
         self.gpu_s = 0.0
         self.dollars = 0.0
+        self.tokens = 0
+        self.held_dollars = 0.0
+        self.held_tokens = 0
         self._clock = clock
-        self._opened = clock()
+        self._begun: float | None = None
         self._earlier_wall_s = 0.0
+
+    @property
+    def begun(self) -> bool:
+        """Whether wall seconds count already."""
+        return self._begun is not None
+
+    def begin(self) -> None:
+        """An evaluator is ready: from the first one on, wall seconds count. Starting them, which is no search, would use up a short
+        budget. Idempotent."""
+        if self._begun is None:
+            self._begun = self._clock()
 
     def resume(self, spent: Spent) -> None:
         """Goes on from what earlier sessions used, where the replayed records do not tell it themselves."""
         self._earlier_wall_s = spent.wall_s
         self.gpu_s = max(self.gpu_s, spent.gpu_s)
         self.dollars = max(self.dollars, spent.dollars)
+        self.held_dollars, self.held_tokens = spent.held_dollars, spent.held_tokens
 
     def pay(self, exchanges: tuple[Exchange, ...]) -> None:
         """Adds the price of exchanges with a language model."""
         self.dollars += sum(exchange.usage.dollars for exchange in exchanges)
+        self.tokens += sum(exchange.usage.tokens for exchange in exchanges)
 
     @property
     def spent(self) -> Spent:
         """What has been used by now."""
-        wall_s = self._earlier_wall_s + self._clock() - self._opened
-        return Spent(self.evaluations, self.proposals, wall_s, self.gpu_s, self.dollars)
+        wall_s = self._earlier_wall_s + (0.0 if self._begun is None else self._clock() - self._begun)
+        held = (self.held_dollars, self.held_tokens)
+        return Spent(self.evaluations, self.proposals, wall_s, self.gpu_s, self.dollars, self.tokens, *held)
 
     @property
     def exhausted(self) -> str | None:
@@ -50,6 +67,8 @@ class Meter:
             return f"the budget of {budget.evaluations} evaluations is used"
         if budget.dollars is not None and spent.dollars >= budget.dollars:
             return f"the budget of {budget.dollars:g} dollars is used"
+        if budget.tokens is not None and spent.tokens >= budget.tokens:
+            return f"the budget of {budget.tokens} tokens is used"
         return self.time_is_up
 
     @property

@@ -35,6 +35,7 @@ class Engine:
         budget: When it ends.
         tasks: At least one, with differing names.
         operators: At least one; the engine only names them.
+        models: Labels of the language models that operators may ask; none: requests name no model.
         store: Open for writing, by this process.
         clock: Monotonic seconds, for leases and the wall budget only.
 
@@ -53,6 +54,7 @@ class Engine:
         operators: Sequence[OperatorInfo],
         store: PopulationStore,
         clock: Callable[[], float],
+        models: Sequence[str] = (),
     ) -> None:
         if not tasks or not operators:
             raise ValueError("a search needs at least one task and one operator")
@@ -61,7 +63,14 @@ class Engine:
             raise ValueError(f"operators must differ in name, given {', '.join(operator.name for operator in operators)}")
         self._settings = settings
         self._ledger = Ledger(
-            seed=seed, settings=settings, budget=budget, tasks=tasks, operators=operators, store=store, clock=clock
+            seed=seed,
+            settings=settings,
+            budget=budget,
+            tasks=tasks,
+            operators=operators,
+            models=models,
+            store=store,
+            clock=clock,
         )
         self._book = LeaseBook(self._ledger.epoch, settings.lease_s, clock)
         self._schedule = Schedule(self._ledger, self._book, settings)
@@ -116,13 +125,15 @@ class Engine:
     # ---- evaluations
 
     def ask_evaluations(self, n: int, device: str = "") -> tuple[Lease, ...]:
-        """Up to `n` evaluations to do, oldest first; verifications once the search has used its budget.
+        """Up to `n` evaluations to do, oldest first; verifications once the search has used its budget. The first call begins the
+        wall budget: whoever asks is ready.
 
         Args:
             n: How many.
             device: Device model of the evaluator; equal plans are measured once per device.
         """
         self._ledger.check()
+        self._ledger.meter.begin()
         self.expire()
         if n <= 0 or self._stopped or self.failure is not None:
             return ()
@@ -223,11 +234,12 @@ class Engine:
         self._ledger.commit(entries)
         return True
 
-    def add_gpu_seconds(self, seconds: float) -> None:
-        """Adds device time that no evaluation reports, such as start-up and health checks."""
-        if seconds < 0:
-            raise ValueError(f"gpu seconds: given {seconds}; allowed: 0 or more")
-        self._ledger.meter.gpu_s += seconds
+    def hold(self, dollars: float, tokens: int) -> None:
+        """Records, before a request to a model is sent, how much may be spent beyond what recorded exchanges cost.
+
+        Whatever happens then, it counts as spent until the request's exchange is recorded and less is held.
+        """
+        self._ledger.hold(dollars, tokens)
 
     def quarantine(self, reason: str) -> None:
         """Records that a device is used no more, and why."""
@@ -277,7 +289,8 @@ class Engine:
 
     def progress(self) -> Progress:
         """Figures for displays."""
-        phase = "finished" if self.finished else "verify" if self._schedule.verifying else "search"
+        phase = "verify" if self._schedule.verifying else "search" if self._ledger.meter.begun else "starting evaluators"
+        phase = "finished" if self.finished else phase
         return progress_of(self._ledger, len(self._book.leases), len(self._book.loans), phase)
 
     def _matches(self, operator: str, needs_model: bool | None) -> bool:

@@ -10,6 +10,7 @@ from evo.search.archive import START
 from evo.search.bandit import Bandit
 from evo.search.budget import Meter
 from evo.search.consequences import due
+from evo.search.model_mix import ModelBandit, ModelMix
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.search.state import TaskState
@@ -24,7 +25,7 @@ class Ledger:
     there on, so that nothing is ever acted on that is not in the store. What is in the store is found again by a new ledger.
 
     Args:
-        seed, settings, budget, tasks, operators, store, clock: As for `evo.search.engine.Engine`.
+        seed, settings, budget, tasks, operators, models, store, clock: As for `evo.search.engine.Engine`.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Ledger:
         budget: Budget,
         tasks: Sequence[TaskSetup],
         operators: Sequence[OperatorInfo],
+        models: Sequence[str],
         store: PopulationStore,
         clock: Callable[[], float],
     ) -> None:
@@ -46,14 +48,19 @@ class Ledger:
         self._store = store
         self._refused: BaseException | None = None
         self._tasks: dict[int, str] = {}
+        self._quarantined: dict[str, None] = {}
         kinds = sorted({setup.task.kind for setup in tasks})
         self.bandits = {kind: Bandit(settings.bandit_floor, settings.bandit_memory) for kind in kinds}
-        self.states = {
-            setup.task.name: TaskState(setup, settings, self.bandits[setup.task.kind], store.variant) for setup in tasks
-        }
+        self.model_bandits = {kind: ModelBandit(settings.bandit_floor, settings.bandit_memory) for kind in kinds}
+        self.states = {setup.task.name: self._state(setup, settings, models) for setup in tasks}
         if len(self.states) != len(tasks):
             raise ValueError(f"tasks must differ in name, given {', '.join(setup.task.name for setup in tasks)}")
         self._replay()
+
+    def _state(self, setup: TaskSetup, settings: SearchSettings, models: Sequence[str]) -> TaskState:
+        kind = setup.task.kind
+        mix = ModelMix(models, self.model_bandits[kind], settings.operator_failure_limit)
+        return TaskState(setup, settings, self.bandits[kind], mix, self._store.variant)
 
     def state_of(self, number: int) -> TaskState | None:
         """The state of the task that a request belongs to; None for an unknown number."""
@@ -88,9 +95,16 @@ class Ledger:
 
     def record(self, batch: Sequence[Entry]) -> None:
         """Records applied entries in one commit."""
+        if batch:
+            self._write(batch)
+
+    def hold(self, dollars: float, tokens: int) -> None:
+        """Records that so much may be spent on models beyond what recorded exchanges cost."""
+        self.meter.held_dollars, self.meter.held_tokens = dollars, tokens
+        self._write(())
+
+    def _write(self, batch: Sequence[Entry]) -> None:
         self.check()
-        if not batch:
-            return
         try:
             fresh = self._store.record(batch, self.meter.spent)
             if not all(fresh):
@@ -134,7 +148,10 @@ class Ledger:
             self.epoch += 1
             for state in self.states.values():
                 state.exhaustion.new_session()
-        elif event.kind not in (EventKind.STOPPED, EventKind.QUARANTINED):
+                state.mix.new_session()
+        elif event.kind is EventKind.QUARANTINED:
+            self._quarantined[event.reason] = None
+        elif event.kind is not EventKind.STOPPED:
             self._known(event.task).apply_event(event)
 
     def _known(self, task: str) -> TaskState:
@@ -148,7 +165,11 @@ class Ledger:
             self._change(entry)
         if earlier:
             self.meter.resume(self._store.spent)
-            self.commit([Event(EventKind.RESUMED, "", 0, "", "", f"session {self.epoch + 2} of this run")])
+            again = "; ".join(self._quarantined)
+            text = f"session {self.epoch + 2} of this run" + (
+                f"; in quarantine before, and tried again: {again}" if again else ""
+            )
+            self.commit([Event(EventKind.RESUMED, "", 0, "", "", text)])
         for state in self.states.values():
             if not state.requests:
                 self._start(state)

@@ -77,7 +77,7 @@ class Progress:
         tasks, operators: In the order of the configuration; by kernel kind and name.
         spent, budget: Used and allowed.
         leased, lent: Evaluations and proposals handed out at this moment.
-        phase: ``search``, ``verify`` or ``finished``.
+        phase: ``starting evaluators``, ``search``, ``verify`` or ``finished``.
     """
 
     tasks: tuple[TaskProgress, ...]

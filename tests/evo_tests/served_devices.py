@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -149,6 +150,23 @@ class Sick(Device):
 
     def health(self) -> str:
         return "7 of 16777216 words of memory do not keep the pattern 0x55"
+
+
+def breakage(nursery: int) -> Path:
+    """A file by which the processes of a nursery know that their device broke."""
+    return Path(tempfile.gettempdir(), f"paper-gpu-{os.getuid()}-{nursery}")
+
+
+class Breaks(Sick):
+    """Well until a kernel kills its process."""
+
+    def health(self) -> str:
+        return super().health() if breakage(os.getppid()).exists() else ""
+
+    def _ran(self, token: int, work: Work) -> Ran:
+        if work.plan.outputs == "dies":
+            breakage(os.getppid()).touch()
+        return super()._ran(token, work)
 
 
 class Tiny(Device):

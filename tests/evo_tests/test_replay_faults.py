@@ -23,6 +23,7 @@ from evo.tasks.draws import Draw
 from evo.tracing.compiler import Binary, Resources
 from evo.tracing.plan import Kernel, LaunchPlan
 from tests.evo_tests import ladder_task as modules
+from tests.evo_tests.served_devices import breakage
 
 SERVED = "tests.evo_tests.served_devices"
 SETTINGS = EvaluationSettings(run_deadline_s=1.0)
@@ -84,11 +85,24 @@ def test_a_fault_names_the_case_where_it_happened(make: Callable[..., ReplayTier
     assert isinstance(check(tier, task, "good"), list)
 
 
-def test_a_device_that_fails_twice_is_named_with_the_reason(make: Callable[..., ReplayTier], task: Task) -> None:
-    with pytest.raises(
-        BadDeviceError, match=r"GPU .* \(Paper GPU, GPU-0\) fails .* twice.*7 of 16777216 words.*2 uncorrected ECC"
-    ):
-        check(make("Sick"), task, "dies")
+BROKEN = r"GPU .* \(Paper GPU, GPU-0\) fails .* twice %s.*7 of 16777216 words.*2 uncorrected ECC"
+
+
+def test_a_device_that_fails_twice_is_named_with_the_reason(
+    make: Callable[..., ReplayTier], task: Task, nursery: Nursery
+) -> None:
+    tier, mark = make("Breaks"), breakage(nursery._process.pid)
+    try:
+        with pytest.raises(BadDeviceError, match=BROKEN % "after"):
+            check(tier, task, "dies")
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def test_a_device_that_is_not_well_at_the_start_is_not_used(make: Callable[..., ReplayTier]) -> None:
+    """Also one that an earlier session of the run had in quarantine."""
+    with pytest.raises(BadDeviceError, match=BROKEN % "at its start"):
+        make("Sick")
 
 
 def test_a_judge_that_dies_once_costs_nothing_but_time(make: Callable[..., ReplayTier], task: Task) -> None:

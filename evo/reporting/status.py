@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from evo.records import Evaluation, Event, EventKind, LatencyKind, Request, Spent, TrustLevel
+from evo.reporting.lineages import Abandoned, LineageReader, traps_table, traps_text
 from population_store.base import EvaluationEntry, OutcomeEntry, PopulationStore, Purpose, Ranked, RunHeader
 
 KIND_WORDS: Mapping[LatencyKind, str] = {
@@ -52,6 +53,7 @@ class RunStatus:
         islands: See `IslandStatus`.
         bills: Model name → (requests, dollars).
         events: All events.
+        abandoned: Lineages given up, what they cost and what the restarts after them gave.
     """
 
     header: RunHeader
@@ -64,6 +66,7 @@ class RunStatus:
     islands: tuple[IslandStatus, ...]
     bills: Mapping[str, tuple[int, float]]
     events: tuple[Event, ...]
+    abandoned: tuple[Abandoned, ...] = ()
 
     @property
     def finished(self) -> str | None:
@@ -82,6 +85,7 @@ class StatusReader:
         self._tasks: dict[int, str] = {}
         self._outcomes: dict[int, str] = {}
         self._known: set[str] = set()
+        self._lineages = LineageReader()
 
     def look(self, top: int = 5) -> RunStatus:
         """How the run stands now, with the best `top` variants per task."""
@@ -100,11 +104,13 @@ class StatusReader:
             islands=_islands(rankings, events),
             bills=dict(self._bills),
             events=events,
+            abandoned=self._lineages.abandoned(),
         )
 
     def _read_journal(self) -> None:
         for sequence, entry in self._store.journal(self._read_up_to):
             self._read_up_to = sequence
+            self._lineages.see(entry)
             if isinstance(entry, Request):
                 self._tasks[entry.number] = entry.task
                 self._outcomes[entry.number] = "pending"
@@ -142,6 +148,8 @@ def render_status(status: RunStatus) -> RenderableType:
         *(Text(f"verified {_with(check)}: {count}") for check, count in sorted(status.checks.items())),
         _islands_table(status.islands),
     ]
+    if status.abandoned:
+        parts += [traps_text(status.abandoned), traps_table(status.abandoned)]
     if status.bills:
         bills = (f"{model}: {requests} requests, ${dollars:.2f}" for model, (requests, dollars) in sorted(status.bills.items()))
         parts.append(Text("models: " + "; ".join(bills)))

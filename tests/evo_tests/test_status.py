@@ -108,6 +108,31 @@ def test_status_tells_islands_restarts_money_and_budget(store: PopulationStore) 
     assert [(place.island, place.passed, place.fitness, place.stalled) for place in islands] == [(0, 1, 1.0, 0), (1, 1, 2.5, 1)]
 
 
+def test_status_tells_what_traps_cost_and_what_restarts_gave(store: PopulationStore) -> None:
+    reader = StatusReader(store)
+    (given_up,) = reader.look().abandoned
+    assert (given_up.lineage, given_up.successor) == ("softmax/1/0", "softmax/1/1")
+    assert (given_up.figures.proposals, given_up.figures.evaluations, given_up.figures.best) == (3, 1, 2.5)
+    assert (given_up.figures.dollars, given_up.figures.dollars_since_gain) == (0.5, 0.25)
+    assert not given_up.gained
+    better = Variant("softmax", "better = 1")
+    entries = [
+        Request(9, "softmax", 1, "softmax/1/1", "llm_restart", (store.ranking("softmax")[0].variant.variant_id,)),
+        OutcomeEntry(9, Proposal(better.source, "anew", (EXCHANGE,)), better),
+        EvaluationEntry(9, Purpose.SEARCH, passed(better.variant_id, 3.0)),
+    ]
+    store.record(entries, Spent(evaluations=3, proposals=5, dollars=0.75))
+    look = reader.look()
+    assert look.abandoned[0].gained
+    text = printed(render_status(look))
+    assert (
+        "0 trapped and 1 stalled lineages, $0.25 spent on them since their last gain; 1 of 1 restarts found something better"
+        in text
+    )
+    row = next(line for line in text.splitlines() if line.startswith("softmax/1/0"))
+    assert row.split()[-5:] == ["$0.50", "2.50", "softmax/1/1", "3.00", "$0.25"]
+
+
 def test_status_tells_what_rests_on_which_trust_and_what_was_checked(store: PopulationStore) -> None:
     variant_id = store.ranking("softmax")[0].variant.variant_id
     checks = ("recorded use", "memcheck not applied: compute-sanitizer is not installed")

@@ -95,6 +95,7 @@ class Ledger:
 
     def record(self, batch: Sequence[Entry]) -> None:
         """Records applied entries in one commit."""
+        self.check()
         if batch:
             self._write(batch)
 

@@ -13,6 +13,7 @@ class Draw(IntEnum):
 
     CHOICE = 1
     RESTART = 2
+    MODEL = 3
 
 
 def stream(seed: int, draw: Draw, task: str, position: int) -> np.random.Generator:

@@ -9,7 +9,9 @@ from evo.records import Request
 from evo.search.choice import choose
 from evo.search.leases import LeaseBook
 from evo.search.ledger import Ledger
+from evo.search.randomness import Draw, stream
 from evo.search.settings import SearchSettings
+from evo.search.state import TaskState
 
 
 class Schedule:
@@ -33,10 +35,21 @@ class Schedule:
         if pending >= self._settings.pending_limit or (allowed is not None and ledger.meter.evaluations + pending >= allowed):
             return None
         for state in sorted(ledger.states.values(), key=lambda state: state.requests):
-            request = choose(state, ledger.next_number, ledger.seed, ledger.operators)
+            request = self._next(state)
             if request is not None:
                 return request
         return None
+
+    def _next(self, state: TaskState) -> Request | None:
+        """The next request of a task, with its model where its operator asks one."""
+        ledger = self._ledger
+        number = ledger.next_number
+        open_to_models = state.mix.is_open
+        operators = [operator for operator in ledger.operators if open_to_models or not operator.needs_model]
+        request = (state.redirected(number) if open_to_models else None) or choose(state, number, ledger.seed, operators)
+        if request is None or not any(item.name == request.operator and item.needs_model for item in operators):
+            return request
+        return state.mix.with_model(request, stream(ledger.seed, Draw.MODEL, state.name, number))
 
     def awaiting(self) -> Iterator[tuple[int, str]]:
         """Number and task of variants that await an evaluation nobody is doing."""

@@ -87,19 +87,21 @@ class Budget:
         wall_s: Seconds the engine has been up, over all sessions of the run.
         gpu_s: Seconds of device time that evaluations reported.
         dollars: Price of language-model exchanges, US dollars.
+        tokens: What language models read and write, cached or not.
     """
 
     evaluations: int | None = None
     wall_s: float | None = None
     gpu_s: float | None = None
     dollars: float | None = None
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             given = getattr(self, field.name)
             if given is None:
                 continue
-            if field.name == "evaluations":
+            if field.name in ("evaluations", "tokens"):
                 _check_whole(field.name, given, 1)
             else:
                 _check_number(field.name, given, 0, None)

@@ -16,6 +16,7 @@ from evo.search.bandit import Bandit, reward
 from evo.search.exhaustion import Exhaustion
 from evo.search.front import Front, Point
 from evo.search.islands import Failed, Island
+from evo.search.model_mix import ModelMix
 from evo.search.selection import Member, feature_cell, make_selection
 from evo.search.settings import SearchSettings
 from evo.search.setup import TaskSetup
@@ -42,14 +43,23 @@ class TaskState:
     Args:
         setup: The task.
         settings: See `SearchSettings`.
-        bandit: Shared by tasks of the same kernel kind.
+        bandit: Of operators; shared by tasks of the same kernel kind.
+        mix: Which models there are.
         load: Reads a variant from the store.
     """
 
-    def __init__(self, setup: TaskSetup, settings: SearchSettings, bandit: Bandit, load: Callable[[str], Variant | None]) -> None:
+    def __init__(
+        self,
+        setup: TaskSetup,
+        settings: SearchSettings,
+        bandit: Bandit,
+        mix: ModelMix,
+        load: Callable[[str], Variant | None],
+    ) -> None:
         self.setup = setup
         self.settings = settings
         self.bandit = bandit
+        self.mix = mix
         self.name = setup.task.name
         self.archive = Archive(load)
         self.exhaustion = Exhaustion(settings)
@@ -87,6 +97,16 @@ class TaskState:
             return None
         return self.archive[min(leaders, key=lambda member: member.order).variant_id]
 
+    def redirected(self, number: int) -> Request | None:
+        """A question that a model refused, for another one; None where there is none or it came to nothing meanwhile."""
+
+        def still_open(request: Request) -> bool:
+            known = all(parent in self.archive for parent in request.parents)
+            alive = not self.lineage_of(request).abandoned
+            return known and alive and self.exhaustion.is_open(request.operator, request.parents)
+
+        return self.mix.redirected(number, still_open)
+
     def lineage_of(self, request: Request) -> Lineage:
         """The lineage a request belongs to."""
         return self.islands[request.island].lineages[request.lineage]
@@ -104,6 +124,7 @@ class TaskState:
         again = before is not None and dataclasses.replace(before.request, number=request.number) == request
         self.newest = Newest(request, before.samples + 1 if before is not None and again else 1)
         self.proposing[request.number] = request
+        self.mix.asked(request)
         self.archive.hold(*request.parents)
         if request.operator != START:
             self.islands[request.island].requests += 1
@@ -112,6 +133,8 @@ class TaskState:
     def apply_outcome(self, entry: OutcomeEntry) -> None:
         """What came of a request. Either a new variant now awaits evaluation, or nothing new is there."""
         request, outcome, variant = self.proposing.pop(entry.number), entry.outcome, entry.variant
+        if self.mix.answered(request, outcome):
+            self.exhaustion.fruitless(request.operator, request.parents, applies=False, failed=True)
         if request.operator != START:
             self._exchanged(self.lineage_of(request), outcome)
         if variant is None or variant.variant_id in self.archive:
@@ -213,6 +236,7 @@ class TaskState:
         self.exhaustion.fruitless(request.operator, request.parents, applies=not refused, failed=failed)
         if not refused:
             self.bandit.learn(request.operator, 0.0)
+            self.mix.learn(request, 0.0)
         lineage = self.lineage_of(request)
         if not refused and self._is_repair(request):
             lineage.repaired_in_vain()
@@ -229,7 +253,9 @@ class TaskState:
         # What is made of no parent has to beat the root of its lineage.
         parents = [self.archive[variant_id] for variant_id in request.parents or (lineage.root,)]
         best_parent = max(parent.score for parent in parents)
-        self.bandit.learn(request.operator, reward(best_parent, note.score))
+        gained = reward(best_parent, note.score)
+        self.bandit.learn(request.operator, gained)
+        self.mix.learn(request, gained)
         if evaluation.status is not Status.PASSED and self._is_repair(request):
             lineage.repaired_in_vain()
         if evaluation.status is Status.PASSED:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from evo.errors import DeviceError
 from evo.evaluation.base import Baseline, Claim, Effort, WorkItem
+from evo.evaluation.device_use import device_use
 from evo.evaluation.draws import choose_draws
 from evo.evaluation.examination import Examination
 from evo.evaluation.failed import Failed
@@ -273,7 +274,10 @@ class Climb:
         latency = self._tier.latency_us(self._task, candidate)
         if isinstance(latency, Failure):
             raise Failed(latency)
-        return CaseResult(*self._common(case, candidate), latency, latency, 1.0, 1.0, 1.0, 0, self._peak_bytes(case, candidate))
+        return CaseResult(
+            *self._common(case, candidate), latency, latency, 1.0, 1.0, 1.0, 0, self._peak_bytes(case, candidate),
+            **device_use(candidate.plan, candidate.binaries, case, self._settings.target),
+        )  # fmt: skip
 
     def _result(self, chosen: tuple[Case, Candidate], raced: CaseRace) -> CaseResult:
         case, candidate = chosen
@@ -282,6 +286,7 @@ class Climb:
         return CaseResult(
             *self._common(case, candidate), raced.latency_us, raced.baseline_us, interval.point, interval.low, interval.high,
             len(ratios), self._peak_bytes(case, candidate), ratios,
+            **device_use(candidate.plan, candidate.binaries, case, self._settings.target),
         )  # fmt: skip
 
     def _common(self, case: Case, candidate: Candidate) -> tuple[str, Configuration, float]:

@@ -41,16 +41,26 @@ class ModelSection(_Section):
     Attributes:
         provider: Which client of `operators.models` talks to it.
         name: Model name as the provider knows it.
+        label: Names it in the store and in reports, where several have one name (say, with two temperatures); None: its name.
         max_tokens: Longest reply, tokens.
+        requests_per_minute, tokens_per_minute: What its endpoint allows; kept over all proposers of a run. None: no limit.
         base_url: Another endpoint than the provider's own.
         options: Further arguments of the client; it refuses those it does not know.
     """
 
     provider: str = "anthropic"
     name: str
+    label: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] = 16_000
+    requests_per_minute: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     base_url: str | None = None
     options: dict[str, bool | int | float | str] = {}
+
+    @property
+    def key(self) -> str:
+        """By which requests name it."""
+        return self.label or self.name
 
 
 class ClusterSection(_Section):
@@ -61,6 +71,7 @@ class ClusterSection(_Section):
         device: ``gpu``: one evaluator per GPU. ``cpu``: interpreted evaluators with modelled latencies. ``auto``: GPUs if there are any.
         evaluators: How many; ``auto``: one per GPU, or without GPUs one per core but one.
         proposers: How many processes run operators.
+        requests_in_hand: Requests that each of them works on at once; more for batches, with a larger `search.pending_limit`.
     """
 
     address: str | None = None
@@ -69,6 +80,7 @@ class ClusterSection(_Section):
         Literal["auto"] | Annotated[int, Field(ge=1, le=10_000)], Field(description="auto, or a whole number from 1 to 10000")
     ] = "auto"
     proposers: Annotated[int, Field(ge=1, le=1_000)] = 1
+    requests_in_hand: Annotated[int, Field(ge=1, le=10_000)] = 8
 
 
 class RunConfig(_Section):

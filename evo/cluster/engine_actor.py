@@ -12,6 +12,7 @@ from typing import TypeVar
 from evo.cluster.processes import die_with_parent
 from evo.cluster.setup import operator_infos, task_setups
 from evo.cluster.spec import Answer, RunSpec
+from evo.cluster.spending import Spending
 from evo.records import Evaluation, NoProposal, Proposal
 from evo.search.engine import Engine, ProposalWork
 from evo.search.leases import Lease
@@ -59,7 +60,9 @@ class EngineActor:
             operators=operators,
             store=self._store,
             clock=time.monotonic,
+            models=[section.key for section in config.models],
         )
+        self._spending = Spending(config, self._engine.spent, self._engine.spend_up_to)
         self._bell = asyncio.Event()
         self._ticker = asyncio.create_task(self._tick())
         return self._engine.progress()
@@ -123,6 +126,7 @@ class EngineActor:
             How many results the worker had delivered since it was last lost.
         """
         self._lives[worker] += 1
+        self._spending.lost(worker)
         leases = list(self._leases.pop(worker, {}).values())
         self._blameless.extend(leases[1:])
         with self._recording():
@@ -144,10 +148,27 @@ class EngineActor:
         with self._recording():
             self._engine.stop(reason)
 
-    async def allowance(self) -> float | None:
-        """Dollars that one proposer may spend from now on; None for no limit."""
-        limit = self._spec.config.budget.dollars
-        return None if limit is None else max(0.0, limit - self._engine.spent.dollars) / self._spec.config.cluster.proposers
+    async def reserve(self, worker: str, name: str, dollars: float, tokens: int) -> str:
+        """See `evo.cluster.spending.Spending.reserve`."""
+        with self._recording(ring=False):
+            return await self._spending.reserve(worker, name, dollars, tokens)
+
+    async def settle(self, name: str, dollars: float, tokens: int) -> None:
+        """See `evo.cluster.spending.Spending.settle`."""
+        with self._recording(ring=False):
+            self._spending.settle(name, dollars, tokens)
+
+    async def permission(self, endpoint: str, ticket: str, tokens: int) -> float:
+        """See `operators.models.limits.Bucket.claim`."""
+        return self._spending.permission(endpoint, ticket, tokens)
+
+    async def pause(self, endpoint: str, seconds: float) -> None:
+        """See `operators.models.limits.Bucket.pause`."""
+        self._spending.pause(endpoint, seconds)
+
+    async def correct(self, endpoint: str, tokens: int) -> None:
+        """See `operators.models.limits.Bucket.correct`."""
+        self._spending.correct(endpoint, tokens)
 
     async def progress(self) -> Progress:
         """For the driver's display.

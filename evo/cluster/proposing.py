@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from evo.cluster.processes import die_with_parent
 from evo.cluster.setup import build_operators
 from evo.cluster.spec import Answer, RunSpec
+from evo.cluster.spending import SharedAccount, SharedLimiter, endpoint_of
 from evo.errors import ModelError, SpendLimitError
 from evo.records import NoProposal, Proposal
 from evo.search.engine import ProposalWork
@@ -18,9 +19,6 @@ from operators.base import Operator
 
 WAIT_S = 5.0
 """How long a request for work is held open by the engine."""
-
-CONCURRENCY = 8
-"""Requests in hand of one proposer."""
 
 
 class ProposerActor:
@@ -48,23 +46,26 @@ class ProposerActor:
             InputError: A model cannot be used as configured.
         """
         self._engine = engine
-        operators = build_operators(spec.config, await engine.allowance.remote())
+        self._in_hand = spec.config.cluster.requests_in_hand
+        account = SharedAccount(engine, self._name, spec.config.budget.dollars)
+        operators = build_operators(spec.config, account, lambda section: SharedLimiter(engine, endpoint_of(section)))
         heartbeat = asyncio.create_task(self._beat(spec.config.search.lease_s / 3))
         try:
             return await self._pull(operators)
         finally:
             heartbeat.cancel()
 
-    async def _pull(self, operators: dict[str, tuple[Operator, ...]]) -> int:
+    async def _pull(self, operators: Mapping[str, Mapping[str, Operator]]) -> int:
         answered = 0
         running: set[asyncio.Task[None]] = set()
         while True:
-            answer: Answer[ProposalWork] = await self._engine.ask_proposals.remote(self._name, CONCURRENCY - len(running), WAIT_S)
+            room = self._in_hand - len(running)
+            answer: Answer[ProposalWork] = await self._engine.ask_proposals.remote(self._name, room, WAIT_S)
             running |= {asyncio.create_task(self._propose(operators, work)) for work in answer.items}
             if answer.done:
                 await asyncio.gather(*running)
                 return answered + len(running)
-            if len(running) >= CONCURRENCY:
+            if len(running) >= self._in_hand:
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             done = {task for task in running if task.done()}
             running -= done
@@ -72,7 +73,7 @@ class ProposerActor:
             for task in done:
                 task.result()
 
-    async def _propose(self, operators: dict[str, tuple[Operator, ...]], work: ProposalWork) -> None:
+    async def _propose(self, operators: Mapping[str, Mapping[str, Operator]], work: ProposalWork) -> None:
         try:
             outcome = await propose(operators[work.request.operator], work)
         except SpendLimitError as error:
@@ -86,18 +87,19 @@ class ProposerActor:
             await self._engine.renew.remote(self._name)
 
 
-async def propose(operators: Sequence[Operator], work: ProposalWork) -> Proposal | NoProposal:
-    """Runs one operator on one request, with randomness (and the choice among models) from the request's seed only.
+async def propose(operators: Mapping[str, Operator], work: ProposalWork) -> Proposal | NoProposal:
+    """Runs one operator on one request, with randomness from the request's seed only.
 
     Args:
-        operators: The same operator, once per model.
+        operators: The same operator, by label of its model. A request for one that is not there (the configuration changed, or the
+            request was made before requests named models) goes to one drawn from the seed.
         work: The request.
 
     Raises:
         SpendLimitError: Nothing more should be asked.
     """
     rng = np.random.default_rng(work.seed)
-    operator = operators[int(rng.integers(len(operators)))]
+    operator = operators.get(work.request.model) or list(operators.values())[int(rng.integers(len(operators)))]
     try:
         return await operator.propose(work.parents, work.context, rng)
     except SpendLimitError:

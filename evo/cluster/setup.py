@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from evo.config import RunConfig
+from evo.config import ModelSection, RunConfig
 from evo.errors import ConfigError, TaskError
 from evo.records import Variant
 from evo.registry import find_operators, operator_names
@@ -15,7 +15,8 @@ from evo.search.setup import OperatorInfo, TaskSetup
 from evo.tasks.base import Task
 from operators.base import Context, Operator
 from operators.models.building import build_model, check_model
-from operators.models.ledger import Ledger
+from operators.models.ledger import Account, Ledger
+from operators.models.limits import Limiter
 
 
 def load_tasks(config: RunConfig) -> Mapping[str, Task]:
@@ -63,37 +64,50 @@ def check_models(config: RunConfig) -> None:
     """Checks the configuration of models, but for keys: those are in the environment of whoever makes the proposals.
 
     Raises:
-        ConfigError: An unknown provider or option.
+        ConfigError: An unknown provider or option, or two models of one label.
     """
+    labels: set[str] = set()
     for position, section in enumerate(config.models):
+        if section.key in labels:
+            raise ConfigError(
+                f"models.{position}.label", given=section.key, action="another model has it: give each a label of its own"
+            )
+        labels.add(section.key)
         check_model(section.provider, section.options, f"models.{position}")
 
 
-def build_operators(config: RunConfig, dollars: float | None) -> dict[str, tuple[Operator, ...]]:
-    """Ready operators by name: one of each, or one per model where it asks a model.
+def build_operators(
+    config: RunConfig, account: Account | None = None, limiter_of: Callable[[ModelSection], Limiter] | None = None
+) -> dict[str, dict[str, Operator]]:
+    """Ready operators by name, and each by the label of its model; empty where it asks none.
 
     Args:
         config: The run.
-        dollars: What this process may spend on models; None for no limit.
+        account: Pays for models; None for a budget of this process's own.
+        limiter_of: The limiter of a model's endpoint; None for one of this process's own.
 
     Raises:
         InputError: A model cannot be used as configured, or its key is missing.
     """
     known = find_operators()
     classes = [known[name] for name in operator_names(config)]
-    ledger = Ledger(dollars)
-    models = [
-        build_model(
+    account = account or Ledger(config.budget.dollars, config.budget.tokens)
+    models = {
+        section.key: build_model(
             section.provider,
             section.name,
-            ledger=ledger,
+            ledger=account,
+            limiter=limiter_of(section) if limiter_of else None,
             max_tokens=section.max_tokens,
             base_url=section.base_url,
             options=section.options,
         )
         for section in (config.models if any(cls.needs_model for cls in classes) else ())
-    ]
-    return {cls.name: tuple(_with_model(cls, model) for model in models) if cls.needs_model else (cls(),) for cls in classes}
+    }
+    return {
+        cls.name: {label: _with_model(cls, model) for label, model in models.items()} if cls.needs_model else {"": cls()}
+        for cls in classes
+    }
 
 
 def _with_model(cls: type[Operator], model: object) -> Operator:

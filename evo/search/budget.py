@@ -7,6 +7,9 @@ from collections.abc import Callable
 from evo.records import Exchange, Spent
 from evo.search.settings import Budget
 
+_NEGLIGIBLE = 1e-9
+"""Dollars; what sums of floats leave over."""
+
 
 class Meter:
     """Adds up what is used, over all sessions of a run. Wall seconds of a session count from `begin`.
@@ -14,6 +17,10 @@ class Meter:
     Args:
         budget: The limits.
         clock: Monotonic seconds; only differences matter.
+
+    Attributes:
+        committed_dollars, committed_tokens: What models have cost or may yet cost, by whoever reserves it; what recorded exchanges do
+            not account for is held.
     """
 
     def __init__(self, budget: Budget, clock: Callable[[], float]) -> None:
@@ -23,8 +30,8 @@ class Meter:
         self.gpu_s = 0.0
         self.dollars = 0.0
         self.tokens = 0
-        self.held_dollars = 0.0
-        self.held_tokens = 0
+        self.committed_dollars = 0.0
+        self.committed_tokens = 0
         self._clock = clock
         self._begun: float | None = None
         self._earlier_wall_s = 0.0
@@ -45,7 +52,9 @@ class Meter:
         self._earlier_wall_s = spent.wall_s
         self.gpu_s = max(self.gpu_s, spent.gpu_s)
         self.dollars = max(self.dollars, spent.dollars)
-        self.held_dollars, self.held_tokens = spent.held_dollars, spent.held_tokens
+        # What was in flight when an earlier session ended may have been billed, so it counts as spent.
+        self.committed_dollars = self.dollars + spent.held_dollars
+        self.committed_tokens = self.tokens + spent.held_tokens
 
     def pay(self, exchanges: tuple[Exchange, ...]) -> None:
         """Adds the price of exchanges with a language model."""
@@ -56,7 +65,8 @@ class Meter:
     def spent(self) -> Spent:
         """What has been used by now."""
         wall_s = self._earlier_wall_s + (0.0 if self._begun is None else self._clock() - self._begun)
-        held = (self.held_dollars, self.held_tokens)
+        held = self.committed_dollars - self.dollars, max(0, self.committed_tokens - self.tokens)
+        held = (held[0] if held[0] > _NEGLIGIBLE else 0.0, held[1])
         return Spent(self.evaluations, self.proposals, wall_s, self.gpu_s, self.dollars, self.tokens, *held)
 
     @property

@@ -234,12 +234,13 @@ class Engine:
         self._ledger.commit(entries)
         return True
 
-    def hold(self, dollars: float, tokens: int) -> None:
-        """Records, before a request to a model is sent, how much may be spent beyond what recorded exchanges cost.
+    def spend_up_to(self, dollars: float, tokens: int) -> None:
+        """Notes what models have cost or may yet cost in all; a rise is recorded before this returns.
 
-        Whatever happens then, it counts as spent until the request's exchange is recorded and less is held.
+        To be called before a request to a model is sent. Whatever is killed then, what recorded exchanges do not account for is held,
+        and counts as spent.
         """
-        self._ledger.hold(dollars, tokens)
+        self._ledger.spend_up_to(dollars, tokens)
 
     def quarantine(self, reason: str) -> None:
         """Records that a device is used no more, and why."""

@@ -99,10 +99,12 @@ class Ledger:
         if batch:
             self._write(batch)
 
-    def hold(self, dollars: float, tokens: int) -> None:
-        """Records that so much may be spent on models beyond what recorded exchanges cost."""
-        self.meter.held_dollars, self.meter.held_tokens = dollars, tokens
-        self._write(())
+    def spend_up_to(self, dollars: float, tokens: int) -> None:
+        """Models may have cost so much in all; where it is more than the store knows, it does when this returns."""
+        self.meter.committed_dollars, self.meter.committed_tokens = dollars, tokens
+        known = self._store.spent
+        if dollars > known.dollars + known.held_dollars or tokens > known.tokens + known.held_tokens:
+            self._write(())
 
     def _write(self, batch: Sequence[Entry]) -> None:
         self.check()

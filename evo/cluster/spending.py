@@ -1,0 +1,185 @@
+"""One budget and one pace for all proposers of a run: they live with the engine, and proposers ask for every attempt."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from evo.config import ModelSection, RunConfig
+from evo.errors import SpendLimitError
+from evo.records import Spent
+from operators.models.ledger import Held, Ledger
+from operators.models.limits import Bucket, new_ticket
+
+
+def endpoint_of(section: ModelSection) -> str:
+    """What limits and pauses are about: sections that differ in options only ask the same endpoint."""
+    return f"{section.provider} {section.base_url or ''} {section.name}"
+
+
+def buckets_of(config: RunConfig) -> dict[str, Bucket]:
+    """One bucket per endpoint, with the strictest limits that a section gives for it."""
+    limits: dict[str, tuple[list[float], list[float]]] = {}
+    for section in config.models:
+        requests, tokens = limits.setdefault(endpoint_of(section), ([], []))
+        requests += [section.requests_per_minute] if section.requests_per_minute else []
+        tokens += [section.tokens_per_minute] if section.tokens_per_minute else []
+    return {
+        endpoint: Bucket(min(requests, default=None), min(tokens, default=None))
+        for endpoint, (requests, tokens) in limits.items()
+    }
+
+
+class Spending:
+    """The engine's side. Not thread-safe; it belongs to the engine's event loop.
+
+    Everything reserved is told to `commit` before it is granted, and so is in the store before it can be spent. What recorded
+    exchanges do not account for then counts as spent, whatever is killed and whenever.
+
+    Args:
+        config: The run.
+        spent: What earlier sessions used; what was held at their end counts as spent.
+        commit: Records what models have cost or may yet cost in all, in dollars and tokens.
+    """
+
+    def __init__(self, config: RunConfig, spent: Spent, commit: Callable[[float, int], None]) -> None:
+        self._ledger = Ledger(
+            config.budget.dollars,
+            config.budget.tokens,
+            spent_dollars=spent.dollars,
+            spent_tokens=spent.tokens,
+            lost_dollars=spent.held_dollars,
+            lost_tokens=spent.held_tokens,
+        )
+        self._commit = commit
+        self._buckets = buckets_of(config)
+        self._held: dict[str, tuple[str, Held]] = {}
+        self._waiting: dict[str, str] = {}
+
+    async def reserve(self, worker: str, name: str, dollars: float, tokens: int) -> str:
+        """Holds money and tokens, waiting while requests in flight stand in the way.
+
+        Args:
+            worker: Who asks.
+            name: Of this reservation alone.
+            dollars, tokens: The most that the request can cost.
+
+        Returns:
+            Empty, or why nothing is held.
+        """
+        self._waiting[name] = worker
+        try:
+            held = await self._ledger.reserve(dollars, tokens)
+        except SpendLimitError as error:
+            return str(error)
+        finally:
+            still_wanted = self._waiting.pop(name, None) is not None
+        if not still_wanted:
+            held.settle(0.0, 0)
+            return "whoever asked has gone"
+        self._held[name] = (worker, held)
+        self._update()
+        return ""
+
+    def settle(self, name: str, dollars: float, tokens: int) -> None:
+        """Books the real bill of a reservation; one that still waits is withdrawn."""
+        self._waiting.pop(name, None)
+        if name in self._held:
+            self._held.pop(name)[1].settle(dollars, tokens)
+            self._update()
+
+    def lost(self, worker: str) -> None:
+        """A proposer died: what it held may have been billed, and counts as spent."""
+        self._waiting = {name: holder for name, holder in self._waiting.items() if holder != worker}
+        for name in [name for name, (holder, _) in self._held.items() if holder == worker]:
+            self._held.pop(name)[1].lose()
+
+    def permission(self, endpoint: str, ticket: str, tokens: int) -> float:
+        """See `operators.models.limits.Bucket.claim`."""
+        return self._buckets[endpoint].claim(ticket, tokens)
+
+    def pause(self, endpoint: str, seconds: float) -> None:
+        """See `operators.models.limits.Bucket.pause`."""
+        self._buckets[endpoint].pause(seconds)
+
+    def correct(self, endpoint: str, tokens: int) -> None:
+        """See `operators.models.limits.Bucket.correct`."""
+        self._buckets[endpoint].correct(tokens)
+
+    def _update(self) -> None:
+        ledger = self._ledger
+        self._commit(ledger.spent + ledger.reserved, ledger.spent_tokens + ledger.reserved_tokens)
+
+
+class _Reserved:
+    """A `Reservation` that the engine's side holds."""
+
+    def __init__(self, engine: Any, name: str, dollars: float, tokens: int) -> None:
+        self._engine = engine
+        self._name = name
+        self.dollars = dollars
+        self.tokens = tokens
+
+    def settle(self, dollars: float, tokens: int) -> None:
+        """See `operators.models.ledger.Reservation.settle`. Nobody waits for it to arrive: what does not counts in full."""
+        self._engine.settle.remote(self._name, dollars, tokens)
+
+
+class SharedAccount:
+    """The run's one budget, as a proposer sees it: an `operators.models.ledger.Account`.
+
+    Args:
+        engine: Handle of the `EngineActor`.
+        worker: Who asks.
+        cap: The limit in dollars.
+    """
+
+    def __init__(self, engine: Any, worker: str, cap: float | None) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._cap = cap
+
+    @property
+    def cap(self) -> float | None:
+        """The limit in dollars, None for none."""
+        return self._cap
+
+    async def reserve(self, dollars: float, tokens: int) -> _Reserved:
+        """See `operators.models.ledger.Account.reserve`."""
+        name = new_ticket()
+        try:
+            refusal: str = await self._engine.reserve.remote(self._worker, name, dollars, tokens)
+        except asyncio.CancelledError:
+            self._engine.settle.remote(name, 0.0, 0)  # the call itself goes on over there
+            raise
+        if refusal:
+            raise SpendLimitError(refusal)
+        return _Reserved(self._engine, name, dollars, tokens)
+
+
+class SharedLimiter:
+    """The run's one bucket of an endpoint, as a proposer sees it: an `operators.models.limits.Limiter`.
+
+    Args:
+        engine: Handle of the `EngineActor`.
+        endpoint: See `endpoint_of`.
+    """
+
+    def __init__(self, engine: Any, endpoint: str) -> None:
+        self._engine = engine
+        self._endpoint = endpoint
+
+    async def permission(self, tokens: int) -> None:
+        """See `operators.models.limits.Limiter.permission`."""
+        ticket = new_ticket()
+        while (wait := await self._engine.permission.remote(self._endpoint, ticket, tokens)) > 0:
+            await asyncio.sleep(wait)
+
+    def pause(self, seconds: float) -> None:
+        """See `operators.models.limits.Limiter.pause`."""
+        self._engine.pause.remote(self._endpoint, seconds)
+
+    def correct(self, tokens: int) -> None:
+        """See `operators.models.limits.Limiter.correct`."""
+        self._engine.correct.remote(self._endpoint, tokens)

@@ -54,7 +54,13 @@ class Judge:
 
     def _judge_on_device(self, task: Task, case: Case, draw: Draw, outputs: Outputs, stage: Stage) -> Verdict | Failure:
         expected = self._oracle.expected(task, case, draw)
-        return self._judge(task, case, draw, _moved(outputs, self._oracle.device), expected, stage)
+        outputs = _moved(outputs, self._oracle.device)
+        verdict = self._judge(task, case, draw, outputs, expected, stage)
+        if isinstance(verdict, Failure) and verdict.status is Status.WRONG_VALUES and task.statistic is None:
+            # Asked only now, since it costs the reference several calls.
+            spread = self._oracle.with_spread(task, case, draw)
+            return verdict if spread is None else self._judge(task, case, draw, outputs, spread, stage)
+        return verdict
 
     def _judge_on_host(self, task: Task, case: Case, draw: Draw, outputs: Outputs, stage: Stage) -> Verdict | Failure:
         host = torch.device("cpu")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,10 +13,19 @@ import torch
 
 from evo.errors import TaskError
 from evo.evaluation.inputs import Inputs, differentiable_places, make_grad_outputs, make_inputs, to_float64
-from evo.tasks.base import JUDGED_DTYPES, Case, Task
+from evo.evaluation.tiling import comparable, errors
+from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec
 from evo.tasks.draws import Draw
 
 DEFAULT_CAPACITY_BYTES = 16 << 30
+FEW_ELEMENTS = 32
+"""Of an output: too few to tell from one call how exact the reference is."""
+FURTHER_DRAWS = 7
+"""So many, and the one that is judged, tell the standard deviation of the reference's error on outputs of few elements."""
+LARGE_ELEMENTS = 1 << 24
+"""Inputs with more are not drawn again: sums that long have a wide floor."""
+_STEP = 0x9E3779B97F4B
+_SEEDS = 1 << 48
 
 
 @dataclass(frozen=True)
@@ -39,10 +49,19 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Expected:
-    """The oracle's answer: `exact` from float64 inputs, `reference` in the task's own dtypes, same structure."""
+    """The oracle's answer: `exact` from float64 inputs, `reference` in the task's own dtypes, same structure.
+
+    `spread`, if given, tells of each output of few elements the standard deviation of the reference's error at each element
+    (float64, flat, real and imaginary parts apart); None for other outputs.
+    """
 
     exact: Outputs
     reference: Outputs
+    spread: tuple[torch.Tensor | None, ...] = ()
+
+    def spread_of(self, index: int) -> torch.Tensor | None:
+        """Of one output, None where it was not measured."""
+        return self.spread[index] if self.spread else None
 
     @property
     def nbytes(self) -> int:
@@ -117,6 +136,20 @@ class Oracle:
             self._answers[key] = answer
         return answer
 
+    def with_spread(self, task: Task, case: Case, draw: Draw) -> Expected | None:
+        """The answer with its `spread`; None where no output is of few elements, or the case is too large to be drawn again."""
+        answer = self.expected(task, case, draw)
+        elements = sum(item.numel for item in case.arguments if isinstance(item, TensorSpec))
+        if answer.exact is answer.reference or elements > LARGE_ELEMENTS or not any(map(_is_small, answer.reference.tensors)):
+            return None
+        if not answer.spread:
+            seeds = ((draw.seed + number * _STEP) % _SEEDS for number in range(1, FURTHER_DRAWS + 1))
+            others = [self._compute(task, case, Draw(seed, draw.variation)) for seed in seeds]
+            answer = dataclasses.replace(answer, spread=_spread([answer, *others]))
+            if (task.name, case, draw) in self._answers:
+                self._answers[task.name, case, draw] = answer
+        return answer
+
     def clear(self) -> None:
         """Forgets all answers, where their memory is needed."""
         self._answers.clear()
@@ -152,6 +185,25 @@ class Oracle:
         with torch.enable_grad():
             flat = flatten_outputs(task.reference(*leading, *copies.arguments))
         return make_grad_outputs(tuple(flat.tensors[place].detach() for place in differentiable_places(flat.tensors)), seed)
+
+
+def _is_small(output: torch.Tensor) -> bool:
+    return (output.dtype.is_floating_point and 0 < output.numel() <= FEW_ELEMENTS) or (
+        output.is_complex() and 0 < 2 * output.numel() <= FEW_ELEMENTS
+    )
+
+
+def _spread(answers: Sequence[Expected]) -> tuple[torch.Tensor | None, ...]:
+    found: list[torch.Tensor | None] = []
+    for index, first in enumerate(answers[0].reference.tensors):
+        sizes = {answer.reference.tensors[index].shape for answer in answers if index < len(answer.reference.tensors)}
+        if not _is_small(first) or len(sizes) != 1:
+            found.append(None)
+            continue
+        pairs = ((comparable(item.reference.tensors[index]), comparable(item.exact.tensors[index])) for item in answers)
+        each = torch.stack([errors(r.double(), y.double())[0].reshape(-1) for r, y in pairs])
+        found.append(each.square().mean(dim=0).sqrt())
+    return tuple(found)
 
 
 @contextmanager

@@ -64,13 +64,13 @@ class ElementAllowance:
     Attributes:
         shown: Worst error of the reference, relative to the raised magnitude, times what is accepted of it.
         rounding, inside: Floors for rounding of results, and for arithmetic before it.
-        absolute: What is lost below the smallest numbers.
+        absolute: What is lost below the smallest numbers, [1, 1], or more at each element of the one tile, [1, tile].
     """
 
     shown: float
     rounding: float
     inside: float
-    absolute: float
+    absolute: torch.Tensor
 
     def of(self, y_size: torch.Tensor) -> torch.Tensor:
         """Largest error of each element, from |y| of whole tiles."""

@@ -215,7 +215,7 @@ def test_too_little_memory_is_met_once_and_is_no_fault_of_the_candidate() -> Non
             raise torch.OutOfMemoryError("CUDA out of memory")
         return x + 1
 
-    task = make_task(reference, TensorSpec((30,), "float32"))
+    task = make_task(reference, TensorSpec((100,), "float32"))
     case, judge = task.small_cases[0], Judge()
     x = make_inputs(task, case, 0, "cpu").arguments[0]
     assert isinstance(judge.judge(task, case, Draw(0), flatten_outputs(x + 1)), Verdict)
@@ -275,3 +275,27 @@ def test_outputs_that_share_memory_where_the_reference_makes_new_are_refused() -
 def test_no_builtin_task_returns_memory_of_its_inputs() -> None:
     for name in ("softmax", "rms_norm", "attention"):
         assert reference_sharing(load_task(name)) == frozenset()
+
+
+def divergence(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.kl_div(p.log_softmax(1), q.softmax(1), reduction="batchmean")
+
+
+def by_hand(p: torch.Tensor, q: torch.Tensor, told: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    shifted, powers = p - p.amax(1, keepdim=True), (q - q.amax(1, keepdim=True)).exp()
+    logarithms, shares = shifted - shifted.exp().sum(1, keepdim=True).log(), powers / powers.sum(1, keepdim=True)
+    terms = shares * (told(shares.log()) - told(logarithms))
+    return terms.cumsum(1)[:, -1].cumsum(0)[-1] / len(p)
+
+
+def test_a_loss_whose_terms_cancel_is_not_judged_by_the_luck_of_one_rounding() -> None:
+    """Small inputs make both distributions nearly uniform, so their divergence is 1e-5 of the logarithms it is the difference of."""
+    task = make_task(divergence, TensorSpec((3, 7), "float32"), TensorSpec((3, 7), "float32"))
+    case, judge = task.small_cases[0], Judge()
+    for seed in range(40):
+        draw = Draw(seed, Variation.TIMES_0_01)
+        p, q = make_inputs(task, case, seed, "cpu", draw.variation).arguments
+        verdict = judge.judge(task, case, draw, flatten_outputs(by_hand(p, q, lambda x: x)))
+        assert isinstance(verdict, Verdict), verdict.message
+        lowered = judge.judge(task, case, draw, flatten_outputs(by_hand(p, q, lambda x: x.half().float())))
+        assert isinstance(lowered, Failure)

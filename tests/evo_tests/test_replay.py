@@ -122,7 +122,7 @@ def test_a_kernel_of_a_few_microseconds_is_timed_as_the_profiler_times_it(tier: 
     assert isinstance(found_us, float)
     call, inputs = entry_of(modules.TASK, modules.GOOD, configuration), make_inputs(modules.TASK, case, 0, "cuda").arguments
     call(*inputs)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
         for _ in range(50):
             call(*inputs)
         torch.cuda.synchronize()

@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from evo.cluster.processes import die_with_parent
+from evo.cluster.processes import die_with_parent, forget_keys
 from evo.cluster.setup import operator_infos, task_setups
 from evo.cluster.spec import Answer, RunSpec
 from evo.cluster.spending import Spending
@@ -35,6 +35,7 @@ class EngineActor:
 
     def __init__(self, spec: RunSpec) -> None:
         die_with_parent()
+        forget_keys(spec.config)
         self._spec = spec
         self._failure: Exception | None = None
         self._leases: dict[str, dict[str, Lease]] = defaultdict(dict)

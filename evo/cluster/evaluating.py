@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from evo.cluster.processes import die_with_parent
+from evo.cluster.processes import die_with_parent, forget_keys
 from evo.cluster.setup import load_tasks
 from evo.cluster.spec import RunSpec
 from evo.evaluation.base import Evaluator
@@ -50,6 +50,7 @@ class EvaluatorActor:
         Raises:
             DeviceError: The device is unusable.
         """
+        forget_keys(spec.config)
         self._engine = engine
         evaluator = _build(spec)
         try:

@@ -1,4 +1,4 @@
-"""Ties the life of a worker process to that of the process that started it."""
+"""What worker processes of a run inherit and what not: their end with their parent's, and no keys where none are needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import ctypes
 import os
 import signal
 
+from evo.config import RunConfig
+
 PR_SET_PDEATHSIG = 1
+
+KEY_ENDINGS = ("_API_KEY", "_AUTH_TOKEN")
+"""How the environment variables end that hold keys of models."""
 
 
 def die_with_parent() -> None:
@@ -18,3 +23,11 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died in between
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forget_keys(config: RunConfig) -> None:
+    """Takes keys of models out of this process's environment and that of its children: only proposers need them."""
+    named = {str(section.options["key_env"]) for section in config.models if "key_env" in section.options}
+    for name in list(os.environ):
+        if name in named or name.upper().endswith(KEY_ENDINGS):
+            del os.environ[name]

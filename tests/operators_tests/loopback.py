@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -33,7 +33,7 @@ class Loopback:
     """Answers requests, alone or in batches, in the order of the script; the last answer is repeated for ever.
 
     Args:
-        script: What is answered.
+        script: What is answered; a function of the request's body where it is one.
         creating: What the first attempts to create a batch get, instead of a batch.
         looks: How often a batch is still in progress when it is looked at.
         keyless: Whether it answers who sends no key.
@@ -47,9 +47,14 @@ class Loopback:
     """
 
     def __init__(
-        self, script: Sequence[Answer], *, creating: Sequence[Answer] = (), looks: int = 1, keyless: bool = False
+        self,
+        script: Sequence[Answer] | Callable[[dict[str, Any]], Answer],
+        *,
+        creating: Sequence[Answer] = (),
+        looks: int = 1,
+        keyless: bool = False,
     ) -> None:
-        self._script = list(script)
+        self._script = script if callable(script) else list(script)
         self._creating = list(creating)
         self._looks = looks
         self._lock = threading.Lock()
@@ -136,7 +141,8 @@ class Loopback:
         }
 
     def _take(self, body: dict[str, Any]) -> tuple[Answer, Bill]:
-        answer = self._script[min(len(self.bodies), len(self._script) - 1)]
+        script = self._script
+        answer = script(body) if callable(script) else script[min(len(self.bodies), len(script) - 1)]
         self.bodies.append(body)
         bill = self._bill(body, answer)
         if isinstance(answer, Message):

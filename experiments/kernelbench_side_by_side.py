@@ -7,13 +7,15 @@ per problem (expected values, a baseline, the A/A run) are reported apart. Their
 and 100 timed trials, everything else at its default, in one process for all candidates (a user starts one for each). Ours is
 `LadderEvaluator.evaluate` without tuning: once one candidate at a time (its latency), once with as many threads as the
 evaluator takes (the share of a busy evaluator; the candidates are restated, so that nothing is remembered). Writes
-kernelbench_side_by_side.json and .md, again after each step.
+kernelbench_side_by_side.json and .md, again after each step. What theirs said of a candidate in an earlier session on the same kind
+of GPU need not be asked again: --theirs-from names that file.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import statistics
 import sys
 import tempfile
@@ -28,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, i
 
 from evo.commands.bench_mix import restated
 from evo.commands.measured import described, measured_with, typed, write_results
-from evo.errors import TritonEvolveError
+from evo.errors import InputError, TritonEvolveError
 from evo.evaluation.base import Baseline, Evaluator, WorkItem
 from evo.evaluation.building import build_evaluator
 from evo.evaluation.settings import EvaluationSettings
@@ -89,9 +91,26 @@ class Record:
         }
         self.setup: dict[str, Any] = {}
 
+    def keep_theirs(self, earlier: Mapping[str, Any]) -> None:
+        """Takes over what theirs said in an earlier session, which is named.
+
+        Raises:
+            InputError: It was another kind of GPU.
+        """
+        session = earlier["session"]
+        if session["gpu"] != self._session["gpu"]:
+            raise InputError("--theirs-from", given=session["gpu"], allowed=self._session["gpu"])
+        said = {(row["problem"], row["candidate"]): row["theirs"] for row in earlier["rows"]}
+        kept = [item for item in self.rows if "seconds" in said.get((item.problem, item.name), {})]
+        for item in kept:
+            self.rows[item]["theirs"] = said[item.problem, item.name]
+        self.setup["theirs"] = earlier["setup"].get("theirs", {})
+        self.setup["theirs_kept"] = {"candidates": len(kept), "measured": session}
+
     def save(self) -> dict[str, Any]:
         """Writes and returns everything."""
-        rows = [{**row, "verdict": verdict(row)} for row in self.rows.values()]
+        shares = {number: item.get("our_share_s") for number, item in self.problems.items()}
+        rows = [{**row, "share_s": shares[row["problem"]], "verdict": verdict(row)} for row in self.rows.values()]
         results = {
             "session": self._session,
             "setup": self.setup,
@@ -116,6 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--device", default="gpu", help="of ours: gpu, or cpu:cuda:90 for the interpreted tier (theirs needs a GPU)"
     )
     parser.add_argument("--only-ours", action="store_true", help="leave KernelBench's evaluator out")
+    parser.add_argument(
+        "--theirs-from", type=Path, help="an earlier kernelbench_side_by_side.json, whose answers of theirs are kept"
+    )
     parser.add_argument("--commit", help="of this project, for copies without their git history")
     options = parser.parse_args(arguments)
     begun = time.monotonic()
@@ -132,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"ours failed: {error}", flush=True)
         if not options.only_ours:
             log = options.out / f"{NAME}.log"
+            if options.theirs_from:
+                record.keep_theirs(json.loads(options.theirs_from.read_text()))
             measure_theirs(record, asked, options.kernelbench_root, log, begun + options.limit_s - 8.0)
     results = record.save()
     print(side_by_side_text(results), flush=True)
@@ -184,12 +208,15 @@ def our_verdict(evaluator: Evaluator, item: Asked, candidate: Candidate, baselin
     """One candidate alone. A worker that ran out of memory, which earlier problems may still hold, is new at the second attempt."""
     variant = Variant(item.task.name, restated(candidate.source, number))
     work = WorkItem(number, variant, baseline if baseline.configurations else None)
+    before = dict(evaluator.stage_seconds())
     seconds, verdict = timed(lambda: evaluate(evaluator, work))
     retried = "out of memory" in verdict.message.lower() or "outofmemory" in verdict.message.lower()
     if retried:
         seconds, verdict = timed(lambda: evaluate(evaluator, work))
     case = verdict.cases[0] if verdict.cases else None
+    spent = {name: value - before.get(name, 0.0) for name, value in evaluator.stage_seconds().items()}
     return {
+        "stages": {name: round(value, 4) for name, value in spent.items() if value > 0},
         "status": verdict.status.value,
         "stage": verdict.stage.value,
         "message": verdict.message,
@@ -235,6 +262,8 @@ def measure_theirs(record: Record, asked: Sequence[Asked], root: Path, log: Path
     problems = {item.number: item for item in asked}
     try:
         for candidate in sorted(record.rows, key=lambda item: item.spoils):
+            if "seconds" in record.rows[candidate]["theirs"]:
+                continue
             item, row, left = problems[candidate.problem], record.rows[candidate], until - time.monotonic()
             if left < 1.1 * per_element * item.elements + 3.0:
                 row["theirs"] = {"not_run": f"{left:.0f} s were left of the limit"}
@@ -280,7 +309,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     both = [row for row in rows if row["ours"] and "seconds" in row["theirs"]]
     ratios = [row["theirs"]["seconds"] / row["ours"]["seconds"] for row in both]
     verdicts = [verdict(row) for row in both]
+    shares = [row["theirs"]["seconds"] / row["share_s"] for row in both if row.get("share_s")]
     return {
+        "median_ratio_busy": statistics.median(shares) if shares else None,
         "candidates": len(rows),
         "judged_by_both": len(both),
         "theirs_median_s": statistics.median([row["theirs"]["seconds"] for row in both]) if both else None,

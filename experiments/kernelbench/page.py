@@ -29,6 +29,7 @@ def side_by_side_page(results: Mapping[str, Any], measured_with: str) -> str:
         "|---|---|---|---|---|---|",
         *("| " + " | ".join(problem_cells(number, item, results["rows"])) + " |" for number, item in results["problems"].items()),
         "",
+        *stage_table(results["rows"]),
         "What ours says where it refuses:",
         "",
     ]
@@ -83,16 +84,47 @@ def problem_cells(number: object, item: Mapping[str, Any], rows: Sequence[Mappin
     ]
 
 
+def stage_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the seconds of ours go, of what passed; stages overlap where the next configuration is prepared meanwhile."""
+    passed = [row for row in rows if row["ours"].get("status") == "passed" and row["ours"].get("stages")]
+    names = list(dict.fromkeys(name for row in passed for name in row["ours"]["stages"]))
+    if not names:
+        return []
+    return [
+        "Where ours spends its time on candidates that pass, alone on the machine, s:",
+        "",
+        "| problem | all | " + " | ".join(names) + " |",
+        "|---" * (len(names) + 2) + "|",
+        *(
+            f"| {row['problem']} | {row['ours']['seconds']:.2f} | "
+            + " | ".join(f"{row['ours']['stages'].get(name, 0.0):.2f}" for name in names)
+            + " |"
+            for row in passed
+        ),
+        "",
+    ]
+
+
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """What it comes to."""
     found, setup = results["summary"], results["setup"]
     if not found["judged_by_both"]:
         return [f"{found['candidates']} candidates; none was judged by both."]
     ready = setup.get("theirs", {}).get("ready_s")
+    busy = found.get("median_ratio_busy")
+    kept = setup.get("theirs_kept")
     return [
         f"{found['judged_by_both']} of {found['candidates']} candidates were judged by both. Median wall time per candidate: theirs "
         f"{found['theirs_median_s']:.1f} s, ours {found['ours_median_s']:.2f} s; median ratio {found['median_ratio']:.0f}×, smallest "
         f"{found['smallest_ratio']:.1f}×.",
+        *([f"With all threads of ours at work, as in a search: median ratio {busy:.0f}×."] if busy else []),
+        *(
+            [
+                f"{kept['candidates']} answers of theirs are of an earlier session on such a GPU (commit {kept['measured']['commit']})."
+            ]
+            if kept
+            else []
+        ),
         f"Verdicts: {found['same']} the same, {found['ours_right']} where ours is right, {found['ours_wrong']} where ours is wrong.",
         "Set-up, not counted above: "
         + (f"theirs {ready:.1f} s, " if ready is not None else "")

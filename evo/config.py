@@ -94,6 +94,8 @@ class RunConfig(_Section):
         store: Path (relative to the current folder) or SQLAlchemy URL; None means ``runs/NAME.sqlite``.
         operators: Operator names; None means every rule-based one, and the model-driven ones too where `models` is given.
         models: See `ModelSection`.
+        library: Earlier population stores, and folders of kernel modules (paths relative to the configuration file), from which models
+            are shown similar good kernels.
         evaluator: A registered evaluator (``kernels``, ``simulated``) or ``module:function`` with the signature of
             `evo.evaluation.building.build_evaluator`.
         accept_weak_tasks: Search tasks that a known cheat passes all the same; see `triton-evolve doctor --task`.
@@ -113,6 +115,7 @@ class RunConfig(_Section):
     store: str | None = None
     operators: tuple[str, ...] | None = None
     models: tuple[ModelSection, ...] = ()
+    library: tuple[str, ...] = ()
     evaluator: str = "kernels"
     accept_weak_tasks: bool = False
     search: SearchSettings = SearchSettings()
@@ -142,7 +145,8 @@ def read_config(path: Path) -> RunConfig:
     """Reads a configuration file; task paths in it become absolute.
 
     Raises:
-        ConfigError: The file is missing, is no YAML, has an unknown key or a wrong value; says where and what is allowed.
+        ConfigError: The file is missing, is no YAML, has an unknown key or a wrong value, or a place of its library is missing; says
+            where and what is allowed.
     """
     document = _read_yaml(path)
     prefix = ""
@@ -159,7 +163,12 @@ def read_config(path: Path) -> RunConfig:
             raise ConfigError(f"{path}: {prefix}evaluation.{key}", action=f"give it once, at the top: {key}")
     config = _validated(document, str(path), prefix)
     base = path.resolve().parent
-    return config.model_copy(update={"tasks": tuple(_absolute(task, base) for task in config.tasks)})
+    tasks = tuple(_absolute(task, base) for task in config.tasks)
+    library = tuple(place if "://" in place else str((base / Path(place).expanduser()).resolve()) for place in config.library)
+    for position, place in enumerate(library):
+        if "://" not in place and not Path(place).exists():
+            raise ConfigError(f"{path}: {prefix}library.{position}", given=place, action="no such population store or folder")
+    return config.model_copy(update={"tasks": tasks, "library": library})
 
 
 def _absolute(reference: str, base: Path) -> str:

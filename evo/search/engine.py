@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from evo.errors import TaskError
+from evo.errors import TaskError, TaskErrors
 from evo.evaluation.base import Effort
-from evo.records import Evaluation, Event, EventKind, NoProposal, Proposal, Spent, Stage, Status, Variant
+from evo.records import Evaluation, Event, EventKind, NoProposal, Proposal, Request, Spent, Stage, Status
+from evo.search.examples import examples_for
 from evo.search.leases import Lease, LeaseBook
 from evo.search.ledger import Ledger
+from evo.search.novelty import Novelty
+from evo.search.outcomes import outcome_entry
 from evo.search.progress import Progress, progress_of
 from evo.search.schedule import Schedule
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.search.work import ProposalWork, proposal_work, search_item, to_verify, verify_item
 from operators.base import Parent
-from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
+from population_store.base import Entry, EvaluationEntry, PopulationStore, Purpose
 
 __all__ = ["Engine", "OperatorInfo", "ProposalWork", "TaskSetup"]
 
@@ -74,6 +77,7 @@ class Engine:
         )
         self._book = LeaseBook(self._ledger.epoch, settings.lease_s, clock)
         self._schedule = Schedule(self._ledger, self._book, settings)
+        self._novelty = {name: Novelty(state.archive) for name, state in self._ledger.states.items()}
         self._lost_proposals: Counter[int] = Counter()
         self._stopped = ""
 
@@ -88,7 +92,7 @@ class Engine:
                 depend on it: what does not match waits for a proposer that it matches.
         """
         self.expire()
-        if n <= 0 or self._stopped or self.failure is not None or self._ledger.meter.exhausted is not None:
+        if n <= 0 or self._stopped or self._failures or self._ledger.meter.exhausted is not None:
             return ()
         waiting = [request for state in self._ledger.states.values() for request in state.proposing.values()]
         waiting.sort(key=lambda request: request.number)
@@ -103,7 +107,7 @@ class Engine:
         self._ledger.record(batch)
         for request in matching:
             self._book.lend(request.number)
-        return tuple(proposal_work(self._ledger.states[item.task], item, self._ledger.seed) for item in matching)
+        return tuple(map(self._work, matching))
 
     def tell_proposal(self, number: int, outcome: Proposal | NoProposal) -> bool:
         """Records what came of a request; False if that is known already, or no such request was made."""
@@ -118,7 +122,7 @@ class Engine:
             state = self._ledger.state_of(number)
             fresh.append(state is not None and number in state.proposing)
             if state is not None and fresh[-1]:
-                batch.extend(self._ledger.apply(_outcome_entry(state.name, number, outcome)))
+                batch.extend(self._ledger.apply(outcome_entry(state.name, number, outcome, self._novelty[state.name])))
         self._ledger.record(batch)
         return tuple(fresh)
 
@@ -140,10 +144,12 @@ class Engine:
         leases: list[Lease] = []
         if self._ledger.meter.time_is_up is None:
             waiting = sorted(self._schedule.awaiting())
+            if self._failures:  # the run will end; but whether the other tasks can start is worth knowing, too
+                waiting = [(number, name) for number, name in waiting if self._ledger.states[name].undecided]
             for number, name in waiting[:n]:
                 state = self._ledger.states[name]
                 leases.append(self._book.lease(search_item(state, number), name, device))
-        if not leases and self._schedule.verifying:
+        if not leases and not self._failures and self._schedule.verifying:
             for name, state in self._ledger.states.items():
                 for note in to_verify(state):
                     if len(leases) < n and not self._book.is_leased(note.request.number, Effort.VERIFY):
@@ -268,8 +274,11 @@ class Engine:
 
     @property
     def failure(self) -> TaskError | None:
-        """Set where a task's starting kernels all failed; nothing is handed out then."""
-        return next((state.failure for state in self._ledger.states.values() if state.failure is not None), None)
+        """Set where the starting kernels of some tasks all failed, once that is known of every task; nothing is handed out then."""
+        waits = any(state.undecided for state in self._ledger.states.values())
+        if not self._failures or (waits and not self._stopped and self._ledger.meter.time_is_up is None):
+            return None
+        return TaskErrors.of(self._failures)
 
     @property
     def spent(self) -> Spent:
@@ -294,6 +303,16 @@ class Engine:
         phase = "finished" if self.finished else phase
         return progress_of(self._ledger, len(self._book.leases), len(self._book.loans), phase)
 
+    @property
+    def _failures(self) -> list[TaskError]:
+        return [state.failure for state in self._ledger.states.values() if state.failure is not None]
+
+    def _work(self, request: Request) -> ProposalWork:
+        state, info = self._ledger.states[request.task], self._operators.get(request.operator)
+        others = [other for other in self._ledger.states.values() if other is not state]
+        examples = examples_for(state, request, others) if info is not None and info.needs_model else ()
+        return proposal_work(state, request, self._ledger.seed, examples)
+
     def _matches(self, operator: str, needs_model: bool | None) -> bool:
         info = self._operators.get(operator)
         return needs_model is None or info is None or info.needs_model == needs_model
@@ -307,14 +326,3 @@ class Engine:
             times = self._lost_proposals.pop(number)
             self.tell_proposal(number, NoProposal(f"killed its proposer {times} times; the last time: {reason}", failed=True))
         return True
-
-
-def _outcome_entry(task: str, number: int, outcome: Proposal | NoProposal) -> OutcomeEntry:
-    if isinstance(outcome, NoProposal):
-        return OutcomeEntry(number, outcome, None)
-    try:
-        outcome.source.encode()
-    except UnicodeEncodeError:
-        # A model's reply may hold half a surrogate pair; such a module could be neither identified nor written to a file.
-        return OutcomeEntry(number, NoProposal("the module is not valid Unicode text", True, outcome.exchanges), None)
-    return OutcomeEntry(number, outcome, Variant(task, outcome.source))

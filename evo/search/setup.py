@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from evo.records import Variant
 from evo.tasks.base import Task
-from operators.base import Context, OperatorKind
+from operators.base import Context, Example, OperatorKind
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,15 @@ class TaskSetup:
         task: See `evo.tasks.base.Task`.
         starts: Starting kernels, at least one.
         context: What operators may know of the task; history and tabu are filled in per request.
+        library: Good kernels of elsewhere, for examples.
+        held_out: Texts besides the reference that no example may hold, such as a suite's own answer to the task.
     """
 
     task: Task
     starts: tuple[Variant, ...]
     context: Context
+    library: tuple[Example, ...] = ()
+    held_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.starts:

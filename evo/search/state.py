@@ -16,7 +16,7 @@ from evo.search.bandit import Bandit, reward
 from evo.search.exhaustion import Exhaustion
 from evo.search.front import Front, Point
 from evo.search.islands import Failed, Island
-from evo.search.model_mix import ModelMix
+from evo.search.model_mix import ModelMix, Refusal
 from evo.search.selection import Member, feature_cell, make_selection
 from evo.search.settings import SearchSettings
 from evo.search.setup import TaskSetup
@@ -31,7 +31,7 @@ WORKED_KEPT = 8
 
 @dataclass(frozen=True)
 class Newest:
-    """The newest request, and how many requests in a row were the same question: operator, parents, lineage and model."""
+    """The newest request, and how many requests in a row were the same question: operator, parents and lineage."""
 
     request: Request
     samples: int
@@ -86,6 +86,11 @@ class TaskState:
         return len(self.proposing) + len(self.awaiting)
 
     @property
+    def undecided(self) -> bool:
+        """Whether it is not known yet if a starting kernel passes."""
+        return self.baseline is None and self.failure is None
+
+    @property
     def restarts(self) -> int:
         """Lineages begun in place of abandoned ones."""
         return sum(island.restarts for island in self.islands)
@@ -121,8 +126,8 @@ class TaskState:
             )
         self.requests += 1
         before = self.newest
-        again = before is not None and dataclasses.replace(before.request, number=request.number) == request
-        self.newest = Newest(request, before.samples + 1 if before is not None and again else 1)
+        same = before is not None and dataclasses.replace(before.request, number=request.number, model=request.model) == request
+        self.newest = Newest(request, before.samples + 1 if before is not None and same else 1)
         self.proposing[request.number] = request
         self.mix.asked(request)
         self.archive.hold(*request.parents)
@@ -133,12 +138,11 @@ class TaskState:
     def apply_outcome(self, entry: OutcomeEntry) -> None:
         """What came of a request. Either a new variant now awaits evaluation, or nothing new is there."""
         request, outcome, variant = self.proposing.pop(entry.number), entry.outcome, entry.variant
-        if self.mix.answered(request, outcome):
-            self.exhaustion.fruitless(request.operator, request.parents, applies=False, failed=True)
+        refusal = self.mix.answered(request, outcome)
         if request.operator != START:
             self._exchanged(self.lineage_of(request), outcome)
         if variant is None or variant.variant_id in self.archive:
-            self._nothing_new(request, outcome, variant)
+            self._nothing_new(request, outcome, variant, refusal)
         else:
             assert isinstance(outcome, Proposal)
             self.archive.add(Note(variant.variant_id, request, outcome.strategy), variant)
@@ -202,7 +206,7 @@ class TaskState:
         passed = [note for note in notes if note.status is Status.PASSED]
         if not passed:
             evaluation = self.archive.parent(self.starts[0]).evaluation
-            reason = "" if evaluation is None else f"{evaluation.status}: {evaluation.message}"
+            reason = "" if evaluation is None else f"{evaluation.status}: {_in_one_line(evaluation.message)}"
             self.failure = TaskError(
                 f"task {self.name}: no starting kernel passes",
                 given=reason,
@@ -228,17 +232,19 @@ class TaskState:
         if (lesson := next(lessons, None)) is not None:
             lineage.learned(lesson)
 
-    def _nothing_new(self, request: Request, outcome: Proposal | NoProposal, variant: Variant | None) -> None:
+    def _nothing_new(self, request: Request, outcome: Proposal | NoProposal, variant: Variant | None, refusal: Refusal) -> None:
         if request.operator == START:
             return
-        refused = isinstance(outcome, NoProposal) and not outcome.failed
+        applies = not isinstance(outcome, NoProposal) or outcome.failed
         failed = isinstance(outcome, NoProposal) and outcome.failed
-        self.exhaustion.fruitless(request.operator, request.parents, applies=not refused, failed=failed)
-        if not refused:
+        if refusal is not Refusal.PASSED_ON:  # another model may yet make something of it
+            open_to_models = applies and refusal is Refusal.NONE
+            self.exhaustion.fruitless(request.operator, request.parents, applies=open_to_models, failed=failed)
+        if applies:
             self.bandit.learn(request.operator, 0.0)
             self.mix.learn(request, 0.0)
         lineage = self.lineage_of(request)
-        if not refused and self._is_repair(request):
+        if applies and self._is_repair(request):
             lineage.repaired_in_vain()
         if variant is not None and self.archive.is_ancestor(variant.variant_id, request.parents):
             lineage.repeated(variant.variant_id)
@@ -314,3 +320,9 @@ class TaskState:
         """Holds what entered the front and releases what left it."""
         self.archive.hold(*(variant_id for variant_id in changed if variant_id in self.front))
         self.archive.release(variant_id for variant_id in changed if variant_id not in self.front)
+
+
+def _in_one_line(message: str) -> str:
+    """What happened, and the line of the kernel where it did."""
+    first, *others = message.splitlines() or [""]
+    return " ".join([first, *(line.strip() for line in others if line.strip().startswith("at line "))])

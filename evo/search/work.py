@@ -9,7 +9,7 @@ from evo.evaluation.base import Effort, WorkItem
 from evo.records import Configuration, Request
 from evo.search.archive import Note
 from evo.search.state import TaskState
-from operators.base import Context, Parent
+from operators.base import Context, Example, Parent
 
 HINTS = 4
 """Configurations of relatives handed to tuning, at most."""
@@ -34,8 +34,8 @@ class ProposalWork:
     seed: tuple[int, int]
 
 
-def proposal_work(state: TaskState, request: Request, seed: int) -> ProposalWork:
-    """What a proposer needs for a request."""
+def proposal_work(state: TaskState, request: Request, seed: int, examples: tuple[Example, ...] = ()) -> ProposalWork:
+    """What a proposer needs for a request; `examples` as `evo.search.examples` finds them."""
     parents = tuple(state.archive.parent(variant_id) for variant_id in request.parents)
     context = dataclasses.replace(
         state.setup.context,
@@ -43,6 +43,7 @@ def proposal_work(state: TaskState, request: Request, seed: int) -> ProposalWork
         tabu=tuple(state.tabu),
         lessons=tuple(state.lineage_of(request).lessons),
         worked=tuple(state.worked),
+        examples=examples,
     )
     return ProposalWork(request, parents, context, (seed, request.number))
 

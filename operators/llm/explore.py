@@ -40,6 +40,6 @@ class LlmExplore(Operator):
             context,
             rng,
             edits=False,
-            notes=notes_text(context, parents, sources=False),
+            notes=notes_text(context, parents, examples=False, source=False),
             parent=parent_text(parent, "Present module"),
         )

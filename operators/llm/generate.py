@@ -34,4 +34,4 @@ class LlmGenerate(Operator):
         Raises:
             SpendLimitError: There is no money for this or any further request.
         """
-        return await self._asker.ask((), context, rng, edits=False, notes=notes_text(context, (), sources=bool(context.examples)))
+        return await self._asker.ask((), context, rng, edits=False, notes=notes_text(context, (), source=False))

@@ -19,19 +19,20 @@ EXAMPLE_CHARACTERS = 8_000
 """Longer examples are left out: half a kernel teaches nothing."""
 
 
-def notes_text(context: Context, parents: Collection[Parent], *, sources: bool = True) -> str:
+def notes_text(context: Context, parents: Collection[Parent], *, examples: bool = True, source: bool = True) -> str:
     """Sections, the ones that change least first; those without content are left out, but for history and abandoned strategies.
 
     Args:
         context: See `Context`.
         parents: Left out of the history.
-        sources: Whether code is shown; without it nothing anchors a new design to an old one.
+        examples: Whether similar kernels are shown.
+        source: Whether the best of the history is shown in full; without code nothing anchors a new design to an old one.
     """
     sections = [
-        ("Similar kernels that are good, as examples of technique", examples_text(context.examples) if sources else ""),
+        ("Similar kernels that are good, as examples of technique", examples_text(context.examples) if examples else ""),
         ("Strategies that gained elsewhere on this task, newest last", _list(context.worked, WORKED_LIMIT)),
         ("Lessons from earlier failures", _list(context.lessons, LESSON_LIMIT)),
-        ("What was tried before, slowest first", history_text(context.history, parents, source=sources)),
+        ("What was tried before, slowest first", history_text(context.history, parents, source=source)),
         ("Abandoned strategies; do not try them again", _list(context.tabu, TABU_LIMIT) or "None yet."),
     ]
     return "\n\n".join(f"# {title}\n\n{text}" for title, text in sections if text)

@@ -48,7 +48,7 @@ class LlmRestart(Operator):
             rng,
             edits=False,
             objection=lambda strategy: repetition(strategy, context.tabu),
-            notes=notes_text(context, parents, sources=False),
+            notes=notes_text(context, parents, examples=False, source=False),
             parent=parent_text(root, "Present module"),
         )
 

@@ -113,7 +113,7 @@ def test_code_of_others_is_kept_from_who_shall_think_anew() -> None:
     context = dataclasses.replace(CONTEXT, examples=(Example("def example(): pass", "task other of this run", 2.0),))
     history = dataclasses.replace(context, history=(Parent(Variant("t", "def best(): pass"), passed(case()), "idea"),))
     assert "def example()" in notes_text(history, ())
-    anew = notes_text(history, (), sources=False)
+    anew = notes_text(history, (), examples=False, source=False)
     assert "idea" in anew
     assert "def best()" not in anew
     assert "def example()" not in anew

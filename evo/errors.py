@@ -4,6 +4,7 @@
     ├── InputError                  the user can mend it: one line, exit status 2, never a traceback
     │   ├── ConfigError             a key or value of a YAML file
     │   ├── TaskError               a task file, its reference or its starting kernels
+    │   │   └── TaskErrors          several of them
     │   └── StoreError              a population store
     │       ├── StoreInUseError     another run owns it
     │       ├── StoreVersionError   written by a newer schema, or not one of ours
@@ -57,6 +58,23 @@ class ConfigError(InputError):
 
 class TaskError(InputError):
     """A task file is missing, incomplete, or its reference or starting kernel fails."""
+
+
+class TaskErrors(TaskError):
+    """Several tasks are wrong, each in its own way.
+
+    Args:
+        errors: One for each.
+    """
+
+    def __init__(self, *errors: TaskError) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.errors = errors
+
+    @classmethod
+    def of(cls, errors: list[TaskError]) -> TaskError:
+        """One that tells of all of these, of which there is at least one."""
+        return errors[0] if len(errors) == 1 else cls(*errors)
 
 
 class StoreError(InputError):

@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from evo.errors import InputError, TritonEvolveError
+from evo.commands.given import check_given
+from evo.errors import InputError, TaskErrors, TritonEvolveError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -85,6 +86,18 @@ def status(
     status_command(store, watch, top)
 
 
+@app.command()
+def report(
+    store: StoreArgument,
+    k: Annotated[str, typer.Option("--k", help="Values of k for pass@k, separated by commas.")] = "1,2,4,8,16,32",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Shows how often proposals could be run, were correct and were faster, and pass@k."""
+    from evo.commands.looking import report_command
+
+    report_command(store, k, as_json)
+
+
 @app.command(name="export")
 def export_front(
     store: StoreArgument,
@@ -105,6 +118,7 @@ def trace(
     case: Annotated[str | None, typer.Option(help="Case name; default: the first training case.")] = None,
 ) -> None:
     """Shows the launch plan of a kernel and what its binaries use, without a GPU."""
+    check_given(task=task, kernel=file, target=target)
     from evo.commands.tracing import trace_command
 
     raise typer.Exit(trace_command(file, task, target, case))
@@ -123,6 +137,7 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="File for the tuned module.")] = None,
 ) -> None:
     """Tunes one kernel standing alone: finds its knobs, checks it, and shows the best configuration of each case."""
+    check_given(task=task, kernel=file)
     from evo.commands.tune import TuneOptions, tune_command
 
     raise typer.Exit(tune_command(file, task, TuneOptions(trials, deep, device, seed, transfer, store, out)))
@@ -141,6 +156,7 @@ def doctor(
     task: Annotated[str | None, typer.Option(help="Turn known cheats on this task (a name or path) as well.")] = None,
 ) -> None:
     """Checks this machine: versions, GPUs, what sandboxes can do, conflicting packages; and whether a cheat would pass a task."""
+    check_given(task=task)
     from evo.commands.doctor import doctor_command
 
     raise typer.Exit(doctor_command(task))
@@ -158,6 +174,7 @@ def bench_evaluator(
     commit: Annotated[str | None, typer.Option(help="Named in the results, for copies without git history.")] = None,
 ) -> None:
     """Feeds the evaluator untuned candidates, all different, and shows how many an hour it judges and where its time goes."""
+    check_given(task=task)
     from evo.commands.bench import bench_evaluator_command
 
     raise typer.Exit(bench_evaluator_command(task, seconds, device, seed, out, commit))
@@ -174,6 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")  # a terminal without × or µ is no reason to fail
     try:
         app(arguments, prog_name="triton-evolve")
+    except TaskErrors as error:
+        for each in error.errors[:-1]:
+            _tell(each)
+        _fail(error.errors[-1], 2)
     except InputError as error:
         _fail(error, 2)
     except TritonEvolveError as error:
@@ -181,8 +202,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(error: TritonEvolveError, status: int) -> None:
-    typer.echo(f"triton-evolve: {' '.join(str(error).split())}", err=True)
+    _tell(error)
     sys.exit(status)
+
+
+def _tell(error: TritonEvolveError) -> None:
+    typer.echo(f"triton-evolve: {' '.join(str(error).split())}", err=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The commands that look at stores and tasks: `status`, `export`, `tasks`."""
+"""The commands that look at stores and tasks: `status`, `report`, `export`, `tasks`."""
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from evo.commands.console import make_console
+from evo.errors import InputError
 from population_store.opening import open_store
 
 
@@ -36,15 +38,37 @@ def status_command(store: str, watch_s: float | None, top: int) -> None:
             return  # the way to end a watch
 
 
+def report_command(store: str, ks: str, as_json: bool) -> None:
+    """Shows how accurate proposals were.
+
+    Raises:
+        StoreError: There is no such store, or it is of a newer version.
+        InputError: `ks` is no list of whole numbers.
+    """
+    from evo.reporting.accuracy import read_accuracy
+    from evo.reporting.accuracy_table import accuracy_json, render_accuracy
+
+    wanted = [part.strip() for part in ks.split(",") if part.strip()]
+    if not wanted or not all(part.isascii() and part.isdigit() and 0 < int(part) < 10**6 for part in wanted):
+        raise InputError("--k", given=ks, allowed="whole numbers from 1, separated by commas")
+    numbers = sorted({int(part) for part in wanted})
+    with open_store(store) as opened:
+        report = read_accuracy(opened)
+    if as_json:
+        typer.echo(json.dumps(accuracy_json(report, numbers), indent=2))
+    else:
+        make_console().print(render_accuracy(report, numbers))
+
+
 def export_command(store: str, out: Path, task: str | None) -> None:
     """Writes the Pareto front of one task or of all.
 
     Raises:
         InputError: The store cannot be used, or has no such task.
     """
-    from evo.reporting.export import export_front
-
     with open_store(store) as opened:
+        from evo.reporting.export import export_front  # imports torch and Triton, for which no mistake is to wait
+
         report = export_front(opened, out, task=task)
     for path in report:
         typer.echo(path)

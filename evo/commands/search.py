@@ -19,10 +19,11 @@ from evo.commands.console import make_console
 from evo.commands.doctor import conflict
 from evo.commands.interruption import Interruption
 from evo.config import RunConfig, read_config
-from evo.errors import ConfigError, InputError, StoreError, TaskError
+from evo.errors import ConfigError, InputError, StoreError, TaskError, TaskErrors
 from evo.records import EventKind, LatencyKind
 from evo.registry import evaluator_factory, operator_names
 from evo.tasks.base import Task
+from evo.tasks.names import check_reference
 from evo.tracing.targets import target_named
 from population_store.base import PopulationStore, RunHeader
 from population_store.opening import open_store
@@ -192,22 +193,37 @@ def _export(store: PopulationStore, out: Path) -> bool:
 
 def _load(config: RunConfig, where: str) -> Mapping[str, Task]:
     """Checks what can be checked without Ray, so that a mistake is answered at once."""
+    _check_names(config, where)
     from evo.cluster.setup import build_operators, check_models, load_tasks
 
     other = conflict()
     if other is not None:
         raise ConfigError("this environment", action=other)
-    operator_names(config)
-    evaluator_factory(config.evaluator)
-    check_models(config)
-    if config.models and config.cluster.address is None:
-        build_operators(config, None)  # on this machine proposals need their key here: say so before a store is made
     if config.target != "auto":
         target_named(config.target)
+    check_models(config)
+    operator_names(config)
+    if config.models and config.cluster.address is None:
+        build_operators(config, None)  # on this machine proposals need their key here: say so before a store is made
+    evaluator_factory(config.evaluator)
     try:
         return load_tasks(config)
+    except TaskErrors as error:
+        raise TaskErrors(*(TaskError(f"{where}: {each}") for each in error.errors)) from error
     except InputError as error:
         raise type(error)(f"{where}: {error}") from error
+
+
+def _check_names(config: RunConfig, where: str) -> None:
+    """Refuses task names and paths that lead nowhere, all at once and before anything large is imported."""
+    wrong: list[TaskError] = []
+    for position, reference in enumerate(config.tasks):
+        try:
+            check_reference(reference, where=f"{where}: tasks.{position}")
+        except TaskError as error:
+            wrong.append(error)
+    if wrong:
+        raise TaskErrors.of(wrong)
 
 
 def _texts(tasks: Mapping[str, Task]) -> dict[str, str]:

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from evo.commands.console import make_console
-from evo.errors import InputError, TaskError
+from evo.commands.given import read_kernel
+from evo.errors import TaskError
 from evo.knobs import read_knobs
 from evo.records import Configuration, Failure
 from evo.tasks.base import Case, Task
@@ -34,10 +35,7 @@ def trace_command(file: Path, task: str, target: str, case: str | None) -> int:
     target_named(target)
     loaded = load_task(task)
     chosen = _case(loaded, case)
-    try:
-        source = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(file), action=f"cannot be read: {error}") from None
+    source = read_kernel(file)
     console = make_console()
     configuration = _configuration(source)
     plan = _trace(target, source, loaded, chosen, configuration)

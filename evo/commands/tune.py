@@ -15,6 +15,7 @@ from rich.table import Table
 
 from evo.commands.bench import device_named
 from evo.commands.console import make_console
+from evo.commands.given import read_kernel
 from evo.commands.tune_store import record_tuning, transferred_hints
 from evo.errors import InputError
 from evo.evaluation.base import WorkItem
@@ -97,10 +98,7 @@ def _with_knobs(file: Path, task: Task, console: Console) -> tuple[str, Knobs]:
     Raises:
         InputError: It cannot be read, its knobs contradict each other, or there is nothing to choose from.
     """
-    try:
-        source = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(file), action=f"cannot be read: {error}") from None
+    source = read_kernel(file)
     try:
         knobs = read_knobs(source)
         if not knobs.space:

@@ -10,9 +10,11 @@ from rich.table import Table
 
 from evo.config import RunConfig
 from evo.errors import TaskError
-from evo.evaluation.weakness import Bounds, Diagnosis, Reach, diagnose
+from evo.evaluation.weakness import Bounds, Diagnosis, Finding, Reach, diagnose
 from evo.tasks.base import Task
-from evo.tasks.loading import builtin_tasks, load_task
+from evo.tasks.loading import load_task
+from evo.tasks.names import check_reference
+from evo.tasks.narrowing import narrowings
 
 RUN_S = 4.0
 """Seconds that a run may be held up per task."""
@@ -49,13 +51,8 @@ def load_named_task(reference: str, where: str = "--task") -> Task:
     Raises:
         TaskError: There is none of that name; or it is broken, see `evo.tasks.loading.load_task`.
     """
-    try:
-        return load_task(reference)
-    except TaskError as error:
-        missing = error.__cause__.name if isinstance(error.__cause__, ModuleNotFoundError) else None
-        if missing is None or not f"{reference}.".startswith(f"{missing}."):
-            raise
-        raise TaskError(where, given=reference, allowed=(*builtin_tasks(), "a path that ends in .py")) from error
+    check_reference(reference, where=where)
+    return load_task(reference)
 
 
 def show_task(console: Console, task: Task) -> list[str]:
@@ -71,22 +68,54 @@ def show_task(console: Console, task: Task) -> list[str]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = diagnose(task, Bounds(DOCTOR_S), device)
-    console.print(_table(found))
+    by_cure = _by_cure(found)
+    for number, (cure, findings) in enumerate(by_cure.items(), 1):
+        console.print(f"{number}. Would pass; cure: {cure}", highlight=False, soft_wrap=True)
+        console.print(_table(findings))
     for line in _weak_cases(found):
         console.print(line)
-    console.print(f"\n{len(found.findings)} cheats tried on {device}, on cases {', '.join(found.looked_at)}")
+    stopped = sum(finding.reach is Reach.STOPPED for finding in found.findings)
+    console.print(
+        f"\n{stopped} of {len(found.findings)} cheats are stopped. Tried on {device}, on cases {', '.join(found.looked_at)}."
+    )
     for name, reason in found.skipped:
         console.print(f"not looked at: case {name}: {reason}")
-    return [f"the reference itself does not pass: {text}" for text in found.unfit] + [item.text for item in found.weaknesses]
+    for remark in remarks(task):
+        console.print(f"remark: {remark}", highlight=False, soft_wrap=True)
+    unfit = [f"the reference itself does not pass: {text}" for text in found.unfit]
+    return unfit + [_problem(findings) for findings in by_cure.values()]
 
 
-def _table(found: Diagnosis) -> Table:
-    table = Table("cheat", "what it stands for", "gets through", "stopped by", box=None, header_style="bold", pad_edge=False)
-    for finding in found.findings:
-        cases = f"case {finding.passed[0]}" if len(finding.passed) == 1 else f"{len(finding.passed)} cases"
-        through = {Reach.STOPPED: "nothing", Reach.CASES: cases}.get(finding.reach, finding.reach)
-        stopped = finding.stopped_by or ("" if finding.weak else "being what the task asks for")
-        table.add_row(finding.cheat, finding.models, through, stopped, style="red" if finding.weak else None)
+def remarks(task: Task) -> list[str]:
+    """What makes a task say less than it could, though no cheat passes it for that."""
+    found = [
+        f"the reference narrows float64 at {place}; its expected values are no more exact than that" for place in narrowings(task)
+    ]
+    if not task.held_out_cases:
+        found.append("held_out_cases is empty: a kernel that is right for the shapes of the search alone is never found out")
+    return found
+
+
+def _by_cure(found: Diagnosis) -> dict[str, list[Finding]]:
+    groups: dict[str, list[Finding]] = {}
+    for finding in found.weaknesses:
+        groups.setdefault(finding.cure, []).append(finding)
+    return groups
+
+
+def _problem(findings: list[Finding]) -> str:
+    """One line for cheats with one cure."""
+    first, *others = findings
+    return first.text + (f" (that also stops {len(others)} more: {', '.join(item.cheat for item in others)})" if others else "")
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(
+        "cheat", "what it stands for", "gets through", "why", box=None, header_style="bold", pad_edge=False, style="red"
+    )
+    for finding in findings:
+        why = f"{finding.error_ratio:.2g} of the allowed error in {finding.place}: {finding.why}"
+        table.add_row(finding.cheat, finding.models, finding.reach, why)
     return table
 
 

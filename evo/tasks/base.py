@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from evo.tasks.draws import DEFAULT_VARIATIONS, Variation
-from evo.tasks.random_tests import Statistic
+
+if TYPE_CHECKING:
+    from evo.tasks.random_tests import Statistic  # imports torch, for which no name is to wait
 
 DTYPE_BYTES: Mapping[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,

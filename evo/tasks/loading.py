@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import difflib
 import importlib
 import importlib.util
-import pkgutil
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,22 +16,18 @@ from typing import Any
 
 import torch
 
-import evo.tasks
 from evo.errors import TaskError
 from evo.knobs import read_knobs
 from evo.records import content_id
-from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec
+from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec, Tolerance
 from evo.tasks.inputs import Inputs, make_inputs, to_float64
+from evo.tasks.names import builtin_tasks, check_reference, is_path
+from evo.tasks.narrowing import narrowings
 from evo.tasks.text import reference_source, task_text
 
 __all__ = ["builtin_tasks", "check_task", "load_task", "reference_source", "starting_sources", "task_text"]
 
-_NOT_TASKS = frozenset({"base", "draws", "inputs", "loading", "random_tests", "text", "starts"})
-
-
-def builtin_tasks() -> tuple[str, ...]:
-    """Names of the tasks in the package, sorted."""
-    return tuple(sorted(info.name for info in pkgutil.iter_modules(evo.tasks.__path__) if info.name not in _NOT_TASKS))
+_FIELDS = {cls.__name__: tuple(field.name for field in dataclasses.fields(cls)) for cls in (Task, Case, TensorSpec, Tolerance)}
 
 
 def load_task(reference: str, base: Path | None = None) -> Task:
@@ -43,9 +40,10 @@ def load_task(reference: str, base: Path | None = None) -> Task:
     Raises:
         TaskError: No such task, or it is broken; see `check_task`.
     """
+    check_reference(reference, base)
     if reference in builtin_tasks():
         module = importlib.import_module(f"evo.tasks.{reference}")
-    elif reference.endswith(".py") or "/" in reference:
+    elif is_path(reference):
         module = _run_file((base or Path.cwd()) / Path(reference).expanduser())
     else:
         module = _import_dotted(reference)
@@ -100,18 +98,14 @@ def starting_sources(task: Task) -> tuple[str, ...]:
         try:
             sources.append(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise TaskError(
-                f"{_where(task)}: starting_kernels",
-                given=item,
-                action=f"{path} cannot be read ({_line(error)}); paths are relative to the task file",
-            ) from error
+            missing = f"there is no {path}" if isinstance(error, FileNotFoundError) else f"{path} cannot be read ({_line(error)})"
+            action = f"{missing}; paths are relative to the task file"
+            raise TaskError(f"{_where(task)}: starting_kernels", given=item, action=action) from error
     return tuple(sources)
 
 
 def _run_file(path: Path) -> ModuleType:
     path = path.resolve()
-    if not path.is_file():
-        raise TaskError(str(path), given="no such file", action="give the path of a task file or a builtin name; " + _known())
     name = f"triton_evolve_task_{content_id(str(path))}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -123,17 +117,14 @@ def _run_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise TaskError(str(path), given=_line(error), action="the file must import without errors") from error
+        action = _nearest_field(error) or "the file must import without errors"
+        raise TaskError(str(path), given=_line(error), action=action) from error
     return module
 
 
 def _import_dotted(reference: str) -> ModuleType:
     try:
         module = importlib.import_module(reference)
-    except ModuleNotFoundError as error:
-        missing = error.name is not None and (reference + ".").startswith(error.name + ".")
-        action = "give a builtin name, a path that ends in .py or an importable module; " + _known() if missing else ""
-        raise TaskError(f"task {reference}", given=_line(error), action=action) from error
     except Exception as error:
         raise TaskError(f"task {reference}", given=_line(error), action="the module must import without errors") from error
     if module.__file__ is None:
@@ -177,9 +168,10 @@ def _check_reference(task: Task, case: Case) -> None:
         if [item.shape for item in wide] != [item.shape for item in results]:
             raise TaskError(f"{where} in float64", given="other shapes than in the task's dtypes")
         if any(a.dtype.is_floating_point and b.dtype != torch.float64 for a, b in zip(results, wide, strict=True)):
+            places = "; ".join(narrowings(task))
             raise TaskError(
                 f"{where} in float64",
-                given="an output that is not float64",
+                given="an output that is not float64" + (f" (it narrows at {places})" if places else ""),
                 action="widen with x.to(torch.promote_types(x.dtype, torch.float32)), not with .float()",
             )
 
@@ -241,8 +233,13 @@ def _where(task: Task) -> str:
     return str(task.path or f"task {task.name}")
 
 
-def _known() -> str:
-    return f"builtin tasks: {', '.join(builtin_tasks())}"
+def _nearest_field(error: BaseException) -> str:
+    """What to write instead of a field that there is none of; empty for other errors."""
+    named = re.fullmatch(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'.*", str(error), re.DOTALL)
+    if not isinstance(error, TypeError) or named is None or named[1] not in _FIELDS:
+        return ""
+    near = difflib.get_close_matches(named[2], _FIELDS[named[1]], 1)
+    return f"did you mean {near[0]}?" if near else f"fields of {named[1]}: {', '.join(_FIELDS[named[1]])}"
 
 
 def _line(error: BaseException) -> str:

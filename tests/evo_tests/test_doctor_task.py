@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,7 +70,9 @@ def test_a_task_that_stops_every_cheat_is_well_and_what_was_not_looked_at_is_nam
     status, out, _ = call("doctor", "--task", "mine.py")
     assert status == 0, out
     assert "No known cheat passes mine.py." in out
-    assert "zeros for output 0" in out
+    assert "zeros for output 0" not in out, "what is stopped is counted"
+    assert re.search(r"(\d+) of \1 cheats are stopped", out)
+    assert "remark" not in out
     assert "not looked at: case 131072x131072" in out
     assert "3x7" in out
 
@@ -79,11 +82,24 @@ def test_a_weak_task_is_told_with_the_cure_and_the_status_of_a_failure(call: Cal
     status, out, _ = call("doctor", "--task", "mine.py")
     assert status == 1
     assert "the search and the verification" in out
-    (problem,) = [
-        line for line in out.replace("\n", " ").split("problem: ") if "zeros for output 0 (" in line and "would pass" in line
-    ]
+    (problem,) = [line for line in out.replace("\n", " ").split("problem: ")[1:] if "tolerance.floor_epsilons is" in line]
+    assert "would pass" in problem
+    assert "zeros for output 0" in problem
+    assert re.search(r"that also stops \d+ more: ", problem), "cheats with one cure are told of together"
     assert "tolerance.floor_epsilons is 1000000000.0 (usual: 2.0)" in problem
     assert "cure: a smaller tolerance.floor_epsilons" in problem
+
+
+def test_what_makes_a_task_say_less_than_it_could_is_remarked(call: Call, tmp_path: Path) -> None:
+    write(tmp_path)
+    text = (
+        (tmp_path / "mine.py").read_text().replace("held_out_cases=(case(33, 65), case(1 << 17, 1 << 17)),", "held_out_cases=(),")
+    )
+    (tmp_path / "mine.py").write_text(text.replace("return x * 2\n\n", "return (x.float() * 2).to(x.dtype)\n\n"))
+    status, out, _ = call("doctor", "--task", "mine.py")
+    assert status == 0, out
+    assert "remark: held_out_cases is empty" in out
+    assert re.search(r"remark: the reference narrows float64 at \S*mine.py:\d+: return \(x.float\(\) \* 2\)", out), out
 
 
 def test_a_run_of_a_weak_task_is_refused_before_anything_starts(call: Call, tmp_path: Path) -> None:

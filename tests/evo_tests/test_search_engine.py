@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import pickle
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evo.errors import StoreError, TaskError
+from evo.errors import StoreError, TaskError, TaskErrors
 from evo.evaluation.base import Effort
 from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import Evaluation, Event, EventKind, Exchange, NoProposal, Proposal, Request, Stage, Status, Usage
@@ -209,6 +210,35 @@ def test_starts_that_all_fail_end_the_run_with_one_clear_error(store: Population
     assert engine.finished == str(engine.failure)
     assert engine.ask_proposals(5) == ()
     assert isinstance(engine_on(store).failure, TaskError), "a resumed run says so too"
+
+
+def test_all_tasks_whose_starts_fail_are_told_of_together(store: PopulationStore) -> None:
+    def named(name: str) -> TaskSetup:
+        setup = toy_setup()
+        return dataclasses.replace(
+            setup,
+            task=dataclasses.replace(setup.task, name=name),
+            starts=tuple(dataclasses.replace(start, task=name) for start in setup.starts),
+        )
+
+    engine = engine_on(store, tasks=(named("one"), named("two"), named("three")))
+    asked: set[str] = set()
+    while len(asked) < 3:
+        (lease,) = engine.ask_evaluations(1)
+        asked.add(lease.task)
+        if lease.task == "two":
+            verdict = SimulatedEvaluator(3).evaluate(lease.item, engine.claim)
+        else:
+            text = "the wrapper needs a value on the host: .item()\n  at line 12: if x.sum().item() > 0:"
+            verdict = Evaluation(lease.item.variant.variant_id, Status.UNTRACEABLE, Stage.TRACE, "simulated", message=text)
+        engine.tell_evaluation(lease.token, verdict)
+        assert engine.ask_proposals(1) == ()
+    failure = engine.failure
+    assert isinstance(failure, TaskErrors)
+    assert [str(error).split(":")[0] for error in failure.errors] == ["task one", "task three"]
+    assert all("at line 12: if x.sum().item() > 0:" in str(error) for error in failure.errors), "as it may be on a later line"
+    assert engine.finished == str(failure)
+    assert [str(error) for error in pickle.loads(pickle.dumps(failure)).errors] == [str(error) for error in failure.errors]
 
 
 def test_a_silent_holder_loses_its_lease_and_its_late_verdict_is_refused(store: PopulationStore) -> None:

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from evo.config import ModelSection, RunConfig
-from evo.errors import ConfigError, TaskError
+from evo.errors import ConfigError, TaskError, TaskErrors
 from evo.records import Variant
 from evo.registry import find_operators, operator_names
 from evo.search.setup import OperatorInfo, TaskSetup
@@ -23,20 +23,24 @@ def load_tasks(config: RunConfig) -> Mapping[str, Task]:
     """The tasks by name, in the configuration's order.
 
     Raises:
-        TaskError: One is missing or broken.
+        TaskError: Some are missing or broken.
         ConfigError: Two have one name.
     """
     from evo.tasks.loading import load_task  # imports torch, which a proposer does without
 
     tasks: dict[str, Task] = {}
+    wrong: list[TaskError] = []
     for position, reference in enumerate(config.tasks):
         try:
             task = load_task(reference)
         except TaskError as error:
-            raise TaskError(f"tasks.{position}: {error}") from error
+            wrong.append(TaskError(f"tasks.{position}: {error}"))
+            continue
         if task.name in tasks:
             raise ConfigError(f"tasks.{position}", given=reference, action=f"a task named {task.name} is listed before it")
         tasks[task.name] = dataclasses.replace(task, training_cases=task.training_cases[: config.evaluation.training_cases])
+    if wrong:
+        raise TaskErrors.of(wrong)
     return tasks
 
 

@@ -11,9 +11,10 @@ from evo.config import ModelSection, RunConfig
 from evo.errors import ConfigError, TaskError, TaskErrors
 from evo.records import Variant
 from evo.registry import find_operators, operator_names
+from evo.search.library import read_library
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.tasks.base import Task
-from operators.base import Context, Operator
+from operators.base import Context, Example, Operator
 from operators.models.building import build_model, check_model
 from operators.models.ledger import Account, Ledger
 from operators.models.limits import Limiter
@@ -49,8 +50,10 @@ def task_setups(config: RunConfig) -> tuple[TaskSetup, ...]:
 
     Raises:
         TaskError: One is missing or broken.
+        ConfigError: A place of the library is missing.
     """
-    return tuple(_setup(task, config.target) for task in load_tasks(config).values())
+    library = read_library(config.library)
+    return tuple(_setup(task, config.target, library) for task in load_tasks(config).values())
 
 
 def operator_infos(config: RunConfig) -> tuple[OperatorInfo, ...]:
@@ -120,7 +123,7 @@ def _with_model(cls: type[Operator], model: object) -> Operator:
     return operator
 
 
-def _setup(task: Task, target: str) -> TaskSetup:
+def _setup(task: Task, target: str, library: tuple[Example, ...]) -> TaskSetup:
     from evo.tasks.loading import starting_sources
 
     context = Context(
@@ -131,8 +134,10 @@ def _setup(task: Task, target: str) -> TaskSetup:
         allowed_operators=task.operators,
         target=target,
         triton_version=importlib.metadata.version("triton"),
+        kind=task.kind,
     )
-    return TaskSetup(task, tuple(Variant(task.name, source) for source in starting_sources(task)), context)
+    starts = tuple(Variant(task.name, source) for source in starting_sources(task))
+    return TaskSetup(task, starts, context, library)
 
 
 def _source(task: Task) -> str:

@@ -181,7 +181,12 @@ class Climb:
         if trials == 0 or knobs.size == 1:
             return self._declared(knobs)
         seed = settings.seed * 1_000_003 + self._item.number
-        preparation = Preparation(self._bench.submit, self._finish, lambda case, conf: self._job(case, conf, binaries=True))
+        preparation = Preparation(
+            self._bench.submit,
+            self._finish,
+            job=lambda case, conf: self._job(case, conf, binaries=True),
+            probe=lambda case, conf: self._job(case, conf, binaries=False),
+        )
         rung = TuningRung(self._task, knobs, self._hints(knobs), seed, self._tier, preparation)
         try:
             rung.run(trials)

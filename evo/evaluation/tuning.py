@@ -1,8 +1,9 @@
 """Chooses the configurations of one variant that are worth trying, on a group of cases at once; evaluates nothing.
 
 One Optuna study per tuner. The declared configuration comes first, then hints (of relatives, authors, other devices), then what a
-surrogate promises most (`evo.evaluation.tuning_surrogate`), every few trials a sample of Optuna's tree-structured Parzen estimator
-(Bergstra et al., 2011; multivariate, with constraints), which sees the same study. Why this mixture: `experiments/tuning_synthetic.py`.
+surrogate promises most (`evo.evaluation.tuning_surrogate`), which starts from a guess where there is one (`evo.evaluation.tuning_prior`),
+every few trials a sample of Optuna's tree-structured Parzen estimator (Bergstra et al., 2011; multivariate, with constraints), which sees
+the same study. Why this mixture: `experiments/tuning_synthetic.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from evo.evaluation.tuning_space import Codes, Floats, KnobSpace
-from evo.evaluation.tuning_surrogate import SLOWEST, Known, promises
+from evo.evaluation.tuning_surrogate import SLOWEST, Guess, Known, promises
 from evo.records import Configuration, KnobValue
 
 STARTUP_TRIALS = 4
@@ -71,6 +72,8 @@ class Tuner:
             infeasible: they cost no time of the device.
         seed: Of the sampler.
         cases: Names of the cases that are tuned together; latencies are told for each.
+        guess: What is thought of configurations before any trial (see `evo.evaluation.tuning_prior`); may be set until the first question
+            beyond the declared configuration and the hints.
 
     Raises:
         ValueError: `trials` is negative, or `default` lacks a knob of the space or has a value outside of it.
@@ -84,6 +87,7 @@ class Tuner:
         trials: int,
         seed: int,
         cases: Sequence[str] = ("",),
+        guess: Guess | None = None,
     ) -> None:
         if trials < 0:
             raise ValueError(f"trials must not be negative, given {trials}")
@@ -96,6 +100,7 @@ class Tuner:
         self._first = list(dict.fromkeys([default, *(self.space.nearest(hint) for hint in hints)]))
         self._trials = max(1, trials)
         self._seed = seed % (1 << 63)
+        self.guess = guess
         self._asked: dict[Configuration, Trial] = {}
         self._answers: dict[Configuration, Answer] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -228,7 +233,7 @@ class Tuner:
             [self.space.codes(item) for item in self._asked if item in self._answers and not self._answers[item].feasible],
             [self.space.codes(item) for item in self._asked if item not in self._answers],
         )
-        return self.space.configuration(candidates[int(np.argmax(promises(self.space, known, candidates)))])
+        return self.space.configuration(candidates[int(np.argmax(promises(self.space, known, candidates, self.guess)))])
 
     def _timed(self) -> list[tuple[Codes, Floats]]:
         """Configurations with latencies, fastest first."""

@@ -8,6 +8,7 @@ who is ready first, so that equal answers give equal questions.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 
 from evo.evaluation.tier import Candidate
 from evo.evaluation.tuning import Answer, Tuner
+from evo.evaluation.tuning_prior import guessed, probes
 from evo.evaluation.turns import Turns
 from evo.knobs import Knobs
 from evo.records import Configuration, Failure, Status, Trial
@@ -46,11 +48,22 @@ class Preparation:
         start: Begins it and returns at once.
         finish: Waits for what `start` gave.
         job: The job of a case in a configuration.
+        probe: The same without compilation, for a guess of what is fast; None: tuning begins without one.
     """
 
     start: Callable[[Sequence[Job]], Sequence[Outer]]
     finish: Finish
     job: Callable[[Case, Configuration], Job]
+    probe: Callable[[Case, Configuration], Job] | None = None
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Traces under way that a tuner's guess will be made of."""
+
+    configurations: tuple[Configuration, ...]
+    jobs: tuple[Job, ...]
+    futures: Sequence[Outer]
 
 
 @dataclass(frozen=True)
@@ -87,6 +100,7 @@ class TuningRung:
         self.trials: list[Trial] = []
         """Every configuration tried per case, in an order that answers alone determine."""
         self._timed: dict[str, dict[Configuration, tuple[float, Candidate]]] = {name: {} for name in self._cases}
+        self._probes: dict[int, Probes] = {}
 
     def run(self, trials: int) -> None:
         """Tunes until `trials` configurations of each group are timed; called again with more it goes on."""
@@ -94,6 +108,8 @@ class TuningRung:
             tuner.extend(trials)
         under_way: deque[Generation] = deque()
         try:
+            for place, tuner in enumerate(self.tuners):
+                self._probe(place, tuner, trials)
             for _ in range(max([AHEAD, *(tuner.given for tuner in self.tuners)])):
                 for tuner in self.tuners:
                     self._ask(tuner, under_way)
@@ -103,9 +119,10 @@ class TuningRung:
                 if sum(other.tuner is generation.tuner for other in under_way) < AHEAD:
                     self._ask(generation.tuner, under_way)
         finally:
-            for generation in under_way:
-                for future in generation.futures:
-                    future.cancel()
+            begun = [generation.futures for generation in under_way] + [probing.futures for probing in self._probes.values()]
+            for future in itertools.chain.from_iterable(begun):
+                future.cancel()
+            self._probes.clear()
 
     def ranked(self, case: Case) -> list[tuple[float, Candidate]]:
         """What was timed on a case, fastest first; near contenders were timed twice and count by their mean."""
@@ -123,7 +140,29 @@ class TuningRung:
         """Case → the least latency seen, in microseconds, of the cases where anything ran."""
         return {case: min(pair[0] for pair in timed.values()) for case, timed in self._timed.items() if timed}
 
+    def _probe(self, place: int, tuner: Tuner, trials: int) -> None:
+        """Begins the traces of a tuner's guess, where it will have something to choose."""
+        make = self._preparation.probe
+        if make is None or tuner.guess is not None or place in self._probes or min(trials, tuner.space.size) <= tuner.given:
+            return
+        if trials >= tuner.space.size:
+            return  # everything will be tried, in whatever order
+        case = max((self._cases[name] for name in tuner.cases), key=lambda item: item.bytes)
+        configurations = tuple(probes(tuner.space))
+        jobs = tuple(make(case, configuration) for configuration in configurations)
+        self._probes[place] = Probes(configurations, jobs, self._preparation.start(jobs))
+
+    def _guess(self, tuner: Tuner) -> None:
+        """Waits for the traces, once the declared configuration and the hints are asked for."""
+        begun = self._probes.pop(self.tuners.index(tuner), None) if not tuner.given else None
+        if begun is None:
+            return
+        traced = self._preparation.finish(begun.jobs, begun.futures)
+        plans = {conf: item.plan for conf, item in zip(begun.configurations, traced, strict=True) if isinstance(item, Prepared)}
+        tuner.guess = guessed(tuner.space, plans)
+
     def _ask(self, tuner: Tuner, under_way: deque[Generation]) -> None:
+        self._guess(tuner)
         asked = tuple(tuner.ask_batch(GENERATION))
         if asked:
             jobs = tuple(self._preparation.job(self._cases[name], item) for item in asked for name in tuner.cases)

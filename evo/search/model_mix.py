@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 
@@ -22,6 +23,14 @@ REFUSAL = "refusal"
 
 FREE_SHARE = 0.1
 """A model counts as if a proposal of it cost at least this share of the mean: evaluating it costs time in any case."""
+
+
+class Refusal(Enum):
+    """Whether a model refused a question, and whether another one is left for it."""
+
+    NONE = 0
+    PASSED_ON = 1
+    FINAL = 2
 
 
 @dataclass
@@ -128,23 +137,23 @@ class ModelMix:
                 del self._unanswered[place]
                 return
 
-    def answered(self, request: Request, outcome: Proposal | NoProposal) -> bool:
-        """What came of a request; True where every model has refused this question by now, so that nobody is left to ask."""
+    def answered(self, request: Request, outcome: Proposal | NoProposal) -> Refusal:
+        """What came of a request."""
         if not request.model:
-            return False
+            return Refusal.NONE
         dollars = math.fsum(exchange.usage.dollars for exchange in outcome.exchanges)
         failed = isinstance(outcome, NoProposal) and outcome.failed
         if dollars > 0 or not failed:  # a request that reached nobody says nothing about the price
             self.bandit.pay(request.model, dollars)
         self._failures[request.model] = self._failures.get(request.model, 0) + 1 if failed else 0
         if not (failed and outcome.exchanges and outcome.exchanges[-1].stop_reason == REFUSAL):
-            return False
+            return Refusal.NONE
         refused = self._refused.setdefault((request.operator, request.parents), set())
         refused.add(request.model)
         if refused >= set(self.models):
-            return True
+            return Refusal.FINAL
         self._unanswered.append(request)
-        return False
+        return Refusal.PASSED_ON
 
     def learn(self, request: Request, gained: float) -> None:
         """The reward of a request, in [0, 1]."""

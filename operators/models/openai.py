@@ -222,6 +222,13 @@ class OpenAiModel(Model):
             "stream_options": {"include_usage": True},
             limit: prompt.max_tokens,
         }
+        headers: dict[str, Any] = {}
+        if self._base_url:  # the environment's account at OpenAI is nobody else's business
+            headers |= {"OpenAI-Organization": openai.Omit(), "OpenAI-Project": openai.Omit()}
+        if self._key is None:
+            headers["Authorization"] = openai.Omit()
+        if headers:
+            arguments["extra_headers"] = headers
         if self._server and prompt.grammar:
             arguments["extra_body"] = _GRAMMAR_FIELDS[self._server](prompt.grammar)
         return arguments
@@ -230,17 +237,11 @@ class OpenAiModel(Model):
         """One client per event loop, for connections cannot be used from another."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            headers: dict[str, Any] = {}
-            if self._base_url:  # the environment's account at OpenAI is nobody else's business
-                headers |= {"OpenAI-Organization": openai.Omit(), "OpenAI-Project": openai.Omit()}
-            if self._key is None:
-                headers["Authorization"] = openai.Omit()
             self._clients[loop] = openai.AsyncOpenAI(
                 api_key=self._key or "none",
                 base_url=self._base_url,
                 timeout=openai.Timeout(self._silence_s, connect=min(10.0, self._silence_s)),
                 max_retries=0,
-                default_headers=headers,
             )
         return self._clients[loop]
 

@@ -25,6 +25,7 @@ cluster: {{device: cpu}}
 
 
 EVALUATORS = '''
+import os
 import tempfile
 from pathlib import Path
 
@@ -76,6 +77,19 @@ class Strict(SimulatedEvaluator):
 def strict(tasks, settings, device):
     """A judge that no kernel passes."""
     return Strict(settings.seed)
+
+
+class WithoutKeys(SimulatedEvaluator):
+    def evaluate(self, item, claim):
+        keys = [name for name in os.environ if name.endswith("_API_KEY")]
+        if keys:
+            raise DeviceError(f"an evaluator has {', '.join(keys)}")
+        return super().evaluate(item, claim)
+
+
+def without_keys(tasks, settings, device):
+    """One that looks for keys of models in its environment."""
+    return WithoutKeys(settings.seed)
 '''
 
 

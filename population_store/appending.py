@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, Select, Table, bindparam, insert, sel
 
 from evo.records import Event, Request, Spent, Status
 from population_store import rows, schema
-from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Purpose
+from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Purpose, TrialEntry
 
 PENDING = "pending"
 NO_PROPOSAL = "no_proposal"
@@ -49,6 +49,10 @@ class _Batch:
         table = schema.evaluations
         query = select(table.c.number, table.c.purpose)
         self._evaluations = {(row.number, row.purpose) for row in self._known(query, table.c.number, numbers)}
+        table = schema.tried
+        query = select(table.c.number, table.c.position)
+        tuned = {entry.number for entry in entries if isinstance(entry, TrialEntry)}
+        self._tried = {(row.number, row.position) for row in self._known(query, table.c.number, tuned)}
         ids = {entry.variant.variant_id for entry in entries if isinstance(entry, OutcomeEntry) and entry.variant is not None}
         column = schema.variants.c.variant_id
         self._variants = {row.variant_id for row in self._known(select(column), column, ids)}
@@ -67,6 +71,7 @@ class _Batch:
             Request: self._add_request,
             OutcomeEntry: self._add_outcome,
             EvaluationEntry: self._add_evaluation,
+            TrialEntry: self._add_tried,
             Event: self._add_event,
         }
         return adders[type(entry)](entry)
@@ -110,6 +115,16 @@ class _Batch:
         self._verdicts.append((seq, task, entry))
         if entry.purpose is Purpose.SEARCH:
             self._states[entry.number] = entry.evaluation.status.value
+        return True
+
+    def _add_tried(self, entry: TrialEntry) -> bool:
+        key = (entry.number, entry.position)
+        if key in self._tried:
+            return False
+        if self._outcomes.get(entry.number) is None:
+            raise ValueError(f"trials for request {entry.number}, which has no recorded variant")
+        self._tried.add(key)
+        self._insert(schema.tried, rows.tried_row(self._next(), entry))
         return True
 
     def _add_event(self, event: Event) -> bool:

@@ -4,10 +4,10 @@ What every backend promises (and `population_store.testing.StoreContract` checks
 
 * **Atomic.** `record` commits all its entries and the new `Spent`, or none.
 * **Durable.** When `record` returns, `kill -9` loses nothing of it.
-* **Once.** A request, an outcome and an evaluation (per request and purpose) are recorded once; a second one is ignored and
-  reported by the return value, whoever sends it.
-* **Whole.** An outcome belongs to a recorded request of its variant's task, an evaluation to its request's recorded variant; any
-  other raises ValueError and nothing of that call is recorded.
+* **Once.** A request, an outcome, an evaluation (per request and purpose) and trials (per request and position) are recorded once; a
+  second one is ignored and reported by the return value, whoever sends it.
+* **Whole.** An outcome belongs to a recorded request of its variant's task, an evaluation to its request's recorded variant, trials
+  to a request that has a variant; any other raises ValueError and nothing of that call is recorded.
 * **Ordered.** Entries get increasing sequence numbers; `journal` yields them in that order, equal to what was recorded, so that a
   run can be replayed exactly.
 * **One owner.** `open(..., write=True)` takes ownership of the store for this process until `close` or its death; a second writer
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from evo.records import Evaluation, Event, NoProposal, Proposal, Record, Request, Spent, Variant
+from evo.records import Evaluation, Event, NoProposal, Proposal, Record, Request, Spent, Trial, Variant
 
 
 class Purpose(StrEnum):
@@ -77,7 +77,28 @@ class EvaluationEntry:
     evaluation: Evaluation
 
 
-Entry = Request | OutcomeEntry | EvaluationEntry | Event
+@dataclass(frozen=True)
+class TrialEntry:
+    """What came of one configuration while the variant of request `number` is being tuned, before there is a verdict.
+
+    Attributes:
+        number: The request.
+        position: Of the configuration in its tuning, from 0.
+        device: As in an evaluation.
+        trials: One per case on which it was tried; at least one, all of one configuration.
+    """
+
+    number: int
+    position: int
+    device: str
+    trials: tuple[Trial, ...]
+
+    def __post_init__(self) -> None:
+        if len({trial.configuration for trial in self.trials}) != 1:
+            raise ValueError("a TrialEntry has the trials of one configuration")
+
+
+Entry = Request | OutcomeEntry | EvaluationEntry | TrialEntry | Event
 """What a journal is made of."""
 
 

@@ -56,6 +56,7 @@ def read_chunk(connection: Connection, after: int, size: int) -> list[tuple[int,
         return []
     entries: dict[int, Entry] = {row["seq"]: rows.request_of(row) for row in _between(connection, schema.requests, sequence)}
     entries |= {row["seq"]: rows.event_of(row) for row in _between(connection, schema.events, sequence)}
+    entries |= {row["seq"]: rows.tried_of(row) for row in _between(connection, schema.tried, sequence)}
     entries |= _outcomes(connection, _between(connection, schema.outcomes, sequence))
     entries |= _evaluations(connection, _between(connection, schema.evaluations, sequence))
     return sorted(entries.items())

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from evo.records import Evaluation, Event, Exchange, NoProposal, Proposal, Request, Spent, Trial, Variant
-from population_store.base import EvaluationEntry, OutcomeEntry, Purpose, RunHeader
+from population_store.base import EvaluationEntry, OutcomeEntry, Purpose, RunHeader, TrialEntry
 
 Row = dict[str, Any]
 """Column name → value, for an insert."""
@@ -124,6 +124,17 @@ def trial_rows(seq: int, trials: Iterable[Trial]) -> list[Row]:
         record = trial.to_json()
         rows.append({"seq": seq, "position": position, **_take(record, _TRIAL_COLUMNS), "record": record})
     return rows
+
+
+def tried_row(seq: int, entry: TrialEntry) -> Row:
+    """A row of `tried`."""
+    record = [trial.to_json() for trial in entry.trials]
+    return {"seq": seq, "number": entry.number, "position": entry.position, "device": entry.device, "record": record}
+
+
+def tried_of(row: RowMapping) -> TrialEntry:
+    """Inverse of `tried_row`."""
+    return TrialEntry(row["number"], row["position"], row["device"], tuple(map(Trial.from_json, row["record"])))
 
 
 def _take(record: dict[str, Any], names: tuple[str, ...]) -> Row:

@@ -1,7 +1,7 @@
 """The tables of a population store (SQLAlchemy Core, nothing that PostgreSQL lacks) and the revisions of their schema.
 
-Every journal entry is one row of `requests`, `outcomes`, `evaluations` or `events` and owns one number of a common sequence, so
-that merging the four tables by `seq` gives the order of commits back. What status and ranking ask for is kept beside the
+Every journal entry is one row of `requests`, `outcomes`, `evaluations`, `tried` or `events` and owns one number of a common sequence,
+so that merging the five tables by `seq` gives the order of commits back. What status and ranking ask for is kept beside the
 journal and changed in the same transaction: `requests.state` and `standings`.
 """
 
@@ -27,7 +27,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Schema revisions, oldest first; the last one is what this version writes. One file each in `migrations/versions`."""
 
 VERSION_TABLE = "population_store_version"
@@ -183,6 +183,18 @@ trials = Table(
     Column("record", JsonText, nullable=False),
     sqlite_with_rowid=False,
 )
+
+tried = Table(
+    "tried",
+    metadata,
+    _sequence(),
+    Column("number", BigInt, ForeignKey(requests.c.number), nullable=False),
+    Column("position", BigInt, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("record", JsonText, nullable=False),
+    UniqueConstraint("number", "position"),
+)
+"""Trials of tunings under way; those of a finished one are also in `trials`, with its evaluation."""
 
 events = Table(
     "events",

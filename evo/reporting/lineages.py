@@ -84,7 +84,7 @@ class LineageReader:
                 dollars=now.dollars + paid,
                 dollars_since_gain=now.dollars_since_gain + paid,
             )
-        elif entry.purpose is Purpose.SEARCH:
+        elif isinstance(entry, EvaluationEntry) and entry.purpose is Purpose.SEARCH:
             self._evaluated(entry)
 
     def abandoned(self) -> tuple[Abandoned, ...]:

@@ -14,7 +14,7 @@ from evo.search.model_mix import ModelBandit, ModelMix
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.search.state import TaskState
-from population_store.base import Entry, OutcomeEntry, PopulationStore, Purpose
+from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 
 
 class Ledger:
@@ -141,7 +141,7 @@ class Ledger:
             self.meter.proposals += state.proposing[entry.number].operator != START
             self.meter.pay(entry.outcome.exchanges)
             state.apply_outcome(entry)
-        else:
+        elif isinstance(entry, EvaluationEntry):
             self.meter.evaluations += entry.purpose is Purpose.SEARCH
             self.meter.gpu_s += entry.evaluation.gpu_s
             self._known(self._tasks[entry.number]).apply_evaluation(entry)

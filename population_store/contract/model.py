@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from evo.records import Evaluation, Event, Request, Status
-from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Purpose
+from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Purpose, TrialEntry
 
 
 class Model:
@@ -17,6 +17,7 @@ class Model:
         """Whether the entry is new."""
         if not isinstance(entry, Event):
             kind = entry.purpose.value if isinstance(entry, EvaluationEntry) else type(entry).__name__
+            kind += f" {entry.position}" if isinstance(entry, TrialEntry) else ""
             if (kind, entry.number) in self._seen:
                 return False
             self._seen.add((kind, entry.number))

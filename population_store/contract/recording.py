@@ -69,6 +69,15 @@ class RecordingContract(StoreFixtures):
         assert store.ranking("softmax")[0].search == samples.passed(0, 1.5)
         assert store.counts() == {"softmax": {"passed": 1, "pending": 1}}
 
+    def test_trials_are_there_before_their_evaluation_and_once(self, store: PopulationStore) -> None:
+        store.record(samples.history(0)[:2], Spent())
+        first, second = samples.tried(0, 0), samples.tried(0, 1)
+        assert store.record([first], Spent()) == (True,)
+        assert store.record([first, second, second], Spent()) == (False, True, False)
+        verdict = samples.searched(0, samples.passed(0, 1.5))
+        store.record([verdict], Spent())
+        assert [entry for _, entry in store.journal()][2:] == [first, second, verdict]
+
     def test_each_purpose_has_its_own_evaluation(self, store: PopulationStore) -> None:
         verify = samples.verified(0, samples.passed(0, 1.2))
         assert store.record([*samples.history(0), verify, verify], Spent()) == (True, True, True, True, False)
@@ -82,6 +91,8 @@ class RecordingContract(StoreFixtures):
             samples.searched(1, samples.passed(1, 1.0)),
             samples.verified(0, samples.passed(9, 1.0)),
             samples.outcome(1, of=samples.variant(1, task="gemm")),
+            samples.tried(9, 0),
+            samples.tried(1, 0),
         ],
         ids=[
             "outcome of no request",
@@ -90,6 +101,8 @@ class RecordingContract(StoreFixtures):
             "of no outcome",
             "of another variant",
             "another task",
+            "trials of no request",
+            "trials of no outcome",
         ],
     )
     def test_an_entry_that_refers_to_nothing_takes_its_batch_back(self, store: PopulationStore, bad: Entry) -> None:

@@ -21,7 +21,7 @@ from evo.records import (
     Usage,
     Variant,
 )
-from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Purpose, RunHeader
+from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Purpose, RunHeader, TrialEntry
 
 HEADER = RunHeader("sample", 2**63 + 1, '{"a": 1}', '{"softmax": "task = 1"}', '{"python": "3.11"}', "2026-01-01T00:00:00+00:00")
 """A header; its seed needs more than 63 bits."""
@@ -102,6 +102,13 @@ def searched(number: int, evaluation: Evaluation) -> EvaluationEntry:
 def verified(number: int, evaluation: Evaluation) -> EvaluationEntry:
     """The evaluation, made again in a fresh process."""
     return EvaluationEntry(number, Purpose.VERIFY, evaluation)
+
+
+def tried(number: int, position: int) -> TrialEntry:
+    """Trials of one configuration on two cases, one of which it does not fit."""
+    configuration = Configuration({"BLOCK": 2**position, "num_warps": 4})
+    unfit = Trial("large", configuration, Status.OUT_OF_RESOURCES, None, "shared memory")
+    return TrialEntry(number, position, "NVIDIA H200", (Trial("small", configuration, Status.PASSED, 10.0 + position), unfit))
 
 
 def event(number: int) -> Event:

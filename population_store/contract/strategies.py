@@ -25,7 +25,7 @@ from evo.records import (
     Usage,
     Variant,
 )
-from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Purpose
+from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Purpose, TrialEntry
 
 NUMBERS = range(6)
 TASKS = ("softmax", "gémm 'fp16'; --")
@@ -64,6 +64,13 @@ spent = st.builds(Spent, _counts, _counts, _amounts, _amounts, _amounts, _counts
 """Any used budget."""
 
 _events = st.builds(Event, st.sampled_from(EventKind), st.sampled_from(TASKS), st.integers(0, 9), _names, _names, _texts)
+
+
+@st.composite
+def _tried(draw: st.DrawFn, number: int) -> TrialEntry:
+    configuration = draw(_configurations)
+    trials = [Trial(draw(_names), configuration, Status.PASSED, draw(_positive)) for _ in range(draw(st.integers(1, 2)))]
+    return TrialEntry(number, draw(st.integers(0, 3)), draw(_names), tuple(trials))
 
 
 @st.composite
@@ -122,6 +129,8 @@ def histories(draw: st.DrawFn) -> list[tuple[list[Entry], Spent]]:
 def _entries(draw: st.DrawFn, requests: dict[int, str], outcomes: dict[int, Variant | None]) -> Entry:
     number = draw(st.sampled_from(NUMBERS))
     variant = outcomes.get(number)
+    if variant is not None and not draw(st.integers(0, 3)):
+        return draw(_tried(number))
     if variant is not None and draw(st.integers(0, 3)):
         return EvaluationEntry(number, draw(st.sampled_from(Purpose)), draw(_evaluations(variant.variant_id)))
     if number in requests and draw(st.integers(0, 3)):

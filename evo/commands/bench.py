@@ -21,7 +21,7 @@ from evo.commands.bench_mix import SHARES, Made, Mix, rewrites
 from evo.commands.console import make_console
 from evo.commands.measured import described, measured_with, queried, typed, write_results
 from evo.config import RunConfig
-from evo.errors import ConfigError, DeviceError
+from evo.errors import ConfigError, DeviceError, TaskError
 from evo.evaluation.base import Baseline, Evaluator, WorkItem
 from evo.evaluation.ladder import LadderEvaluator
 from evo.evaluation.settings import EvaluationSettings
@@ -117,6 +117,8 @@ def _prepared(config: RunConfig, settings: EvaluationSettings, where: str, seed:
     from evo.cluster.setup import load_tasks, task_setups
 
     (setup,) = task_setups(config)
+    if not setup.starts:
+        raise TaskError(f"task {setup.task.name}: no starting kernel", action="give one: candidates are rewrites of it")
     made = rewrites(setup.starts, setup.context, [cls() for cls in find_operators().values() if not cls.needs_model], seed)
     mix = Mix(setup.task.name, [variant.source for variant in setup.starts], setup.task.entry, made, seed)
     return evaluator_factory("kernels")(load_tasks(config), settings, where), mix

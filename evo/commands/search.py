@@ -21,10 +21,11 @@ from evo.commands.interruption import Interruption
 from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, InputError, StoreError, TaskError, TaskErrors
 from evo.records import EventKind, LatencyKind
-from evo.registry import evaluator_factory, operator_names
+from evo.registry import evaluator_factory, find_operators, operator_names
 from evo.tasks.base import Task
 from evo.tasks.names import check_reference
 from evo.tracing.targets import target_named
+from operators.base import OperatorKind
 from population_store.base import PopulationStore, RunHeader
 from population_store.opening import open_store
 
@@ -120,6 +121,18 @@ def make_header(config: RunConfig, tasks: Mapping[str, Task]) -> RunHeader:
 
 
 def _search(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *, resumed: bool) -> int:
+    try:
+        return _drive(config, tasks, overrides, resumed=resumed)
+    except SystemExit:  # the handler that Ray has while it starts
+        return _interrupted_at_the_start("interrupted by SIGTERM")
+
+
+def _interrupted_at_the_start(reason: str) -> int:
+    typer.echo(f"{reason} while Ray was starting; nothing was begun")
+    return INTERRUPTED
+
+
+def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *, resumed: bool) -> int:
     from evo.cluster.devices import resolve_device
     from evo.cluster.running import Driver
     from evo.cluster.session import ray_session
@@ -130,6 +143,8 @@ def _search(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, 
     console = make_console()
     with Interruption() as interruption, ray_session(config.cluster) as capacity:
         interruption.install()  # Ray has put its own handlers in place
+        if interruption.reason is not None:
+            return _interrupted_at_the_start(interruption.reason)
         device, target = resolve_device(config, capacity)
         # Recorded with the run: a store must not mix estimates and measurements because it is resumed where there is a GPU.
         cluster = config.cluster.model_copy(update={"device": "gpu" if device == "gpu" else "cpu"})
@@ -207,11 +222,25 @@ def _load(config: RunConfig, where: str) -> Mapping[str, Task]:
         build_operators(config, None)  # on this machine proposals need their key here: say so before a store is made
     evaluator_factory(config.evaluator)
     try:
-        return load_tasks(config)
+        tasks = load_tasks(config)
+        _check_starts(config, tasks)
+        return tasks
     except TaskErrors as error:
         raise TaskErrors(*(TaskError(f"{where}: {each}") for each in error.errors)) from error
     except InputError as error:
         raise type(error)(f"{where}: {error}") from error
+
+
+def _check_starts(config: RunConfig, tasks: Mapping[str, Task]) -> None:
+    """Refuses tasks without a starting kernel where no operator can make one."""
+    known = find_operators()
+    generating = any(known[name].kind is OperatorKind.GENERATE for name in operator_names(config))
+    for name, task in tasks.items():
+        if not task.starting_kernels and not generating:
+            raise TaskError(
+                f"task {name}: no starting kernel",
+                action="give one in starting_kernels, or `models:`, so that the operator llm_generate can write the first one",
+            )
 
 
 def _check_names(config: RunConfig, where: str) -> None:

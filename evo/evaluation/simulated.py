@@ -114,6 +114,7 @@ class SimulatedEvaluator(Evaluator):
         duration_s: Median seconds an evaluation takes; 0 takes none.
         duration_sigma: Spread of ln(seconds) around it, as real evaluations have long tails.
         sleep: What spends the seconds.
+        starts_fail: What is judged beside no baseline may fail too, as it does where modules are generated from nothing.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class SimulatedEvaluator(Evaluator):
         duration_s: float = 0.0,
         duration_sigma: float = 0.5,
         sleep: Callable[[float], None] = time.sleep,
+        starts_fail: bool = False,
     ) -> None:
         if noise < 0 or trials < 1 or duration_s < 0 or duration_sigma < 0:
             raise ValueError(f"noise {noise}, trials {trials}, duration {duration_s} ± {duration_sigma}; allowed: not negative")
@@ -137,6 +139,7 @@ class SimulatedEvaluator(Evaluator):
         self._duration_s = duration_s
         self._duration_sigma = duration_sigma
         self._sleep = sleep
+        self._starts_fail = starts_fail
 
     @property
     def device(self) -> str:
@@ -160,7 +163,8 @@ class SimulatedEvaluator(Evaluator):
         if original is not None:
             status, stage = Status.DUPLICATE, Stage.COMPILE
             return Evaluation(variant_id, status, stage, self.device, plan_hash, duplicate_of=original, wall_s=seconds)
-        failure = self.landscape.failure(features) if item.baseline is not None else None
+        may_fail = item.baseline is not None or self._starts_fail
+        failure = self.landscape.failure(features) if may_fail else None
         if failure is not None:
             status, stage, where = failure
             message = f"{status}: {where} do not go together"

@@ -12,16 +12,21 @@ from evo.search.islands import Island
 from evo.search.randomness import Draw, stream
 from evo.search.selection import Member
 from evo.search.setup import OperatorInfo
-from evo.search.state import TaskState
+from evo.search.state import NOTHING, TaskState
 from evo.search.traps import Lineage
 from operators.base import OperatorKind
+
+REPAIR_FROM_NOTHING = 0.5
+"""Share of requests that repair a failure while nothing has passed: a chain of repairs may be a dead end, a new module a failure."""
 
 
 def choose(state: TaskState, number: int, seed: int, operators: Sequence[OperatorInfo]) -> Request | None:
     """The request with that number, or None where no operator may make anything new of any variant there is."""
+    rng = stream(seed, Draw.CHOICE, state.name, number)
+    if state.from_nothing:
+        return _from_nothing(state, number, operators, rng)
     if state.baseline is None:
         return None
-    rng = stream(seed, Draw.CHOICE, state.name, number)
     kinds = _kinds(state, rng)
     again = _further_sample(state, number, operators)
     if again is not None:
@@ -52,6 +57,24 @@ def _kinds(state: TaskState, rng: np.random.Generator) -> tuple[OperatorKind, ..
     return (drawn, *(kind for kind in fallback if kind is not drawn))
 
 
+def _from_nothing(state: TaskState, number: int, operators: Sequence[OperatorInfo], rng: np.random.Generator) -> Request | None:
+    """While nothing has passed: a new module or the repair of one that failed, as likely."""
+    generators = [item for item in operators if item.kind is OperatorKind.GENERATE]
+    repairers = [item for item in operators if item.kind is OperatorKind.REPAIR]
+    repair_first = rng.random() < REPAIR_FROM_NOTHING
+    for island in sorted(state.islands, key=lambda item: (item.requests, item.index)):
+        repair = _step(state, island, number, repairers, OperatorKind.REPAIR, rng) if repairers else None
+        if repair is not None and repair_first:
+            return repair
+        names = sorted(item.name for item in generators if state.exhaustion.is_open(item.name, ()))
+        if names:
+            lineage = next(reversed(island.lineages.values()))
+            return Request(number, state.name, island.index, lineage.name, state.bandit.choose(names, rng), ())
+        if repair is not None:
+            return repair
+    return None
+
+
 def _further_sample(state: TaskState, number: int, operators: Sequence[OperatorInfo]) -> Request | None:
     """The newest request once more, while a model-driven operator has not had all its samples of it: its prompt is cached now."""
     newest = state.newest
@@ -80,7 +103,8 @@ def _beginning(
         tried = sum(count for name, count in lineage.tried.items() if name in names)
         if out or tried >= state.settings.fruitless_limit:
             continue
-        found = {item.name: (lineage.root,) if item.arity else () for item in beginners}
+        fitting = [item for item in beginners if not item.arity or lineage.root != NOTHING]
+        found: dict[str, tuple[str, ...]] = {item.name: (lineage.root,) if item.arity else () for item in fitting}
         usable = [name for name in sorted(found) if state.exhaustion.is_open(name, found[name])]
         if usable:
             name = state.bandit.choose(usable, rng)

@@ -10,13 +10,13 @@ from evo.records import Event, EventKind
 from evo.search.islands import Island
 from evo.search.randomness import Draw, stream
 from evo.search.setup import OperatorInfo
-from evo.search.state import TaskState
+from evo.search.state import NOTHING, TaskState
 from operators.base import OperatorKind
 
 
 def due(state: TaskState, seed: int, operators: tuple[OperatorInfo, ...]) -> tuple[Event, ...]:
     """The next events, to be recorded and applied before asking again; empty when nothing is due."""
-    if state.baseline is None:
+    if state.baseline is None and not state.from_nothing:
         return ()
     mutations = tuple(item for item in operators if item.kind is OperatorKind.MUTATION and item.arity == 1)
     for island in state.islands:
@@ -43,6 +43,8 @@ def _abandonment(state: TaskState, island: Island, seed: int, mutations: tuple[O
 
 def _restart(state: TaskState, island: Island, seed: int, mutations: tuple[OperatorInfo, ...], why: str) -> Event:
     """A new lineage from the island's best, one of its elites, a starting kernel or another island's best, each as likely."""
+    if state.from_nothing:
+        return Event(EventKind.RESTART, state.name, island.index, island.next_lineage, NOTHING, f"{why}, from nothing")
     rng = stream(seed, Draw.RESTART, state.name, state.restarts)
     own = [member.variant_id for member in island.ranked()]
     starts = [variant_id for variant_id in state.starts if state.archive[variant_id].score > 0]

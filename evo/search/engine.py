@@ -18,7 +18,7 @@ from evo.search.schedule import Schedule
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.search.work import ProposalWork, proposal_work, search_item, to_verify, verify_item
-from operators.base import Parent
+from operators.base import OperatorKind, Parent
 from population_store.base import Entry, EvaluationEntry, PopulationStore, Purpose
 
 __all__ = ["Engine", "OperatorInfo", "ProposalWork", "TaskSetup"]
@@ -44,6 +44,7 @@ class Engine:
 
     Raises:
         StoreError: The store's journal is of other tasks or of other settings.
+        TaskError: A task has no starting kernel, and no operator can make one.
         ValueError: No task or operator, or two of one name.
     """
 
@@ -64,6 +65,13 @@ class Engine:
         self._operators = {operator.name: operator for operator in operators}
         if len(self._operators) != len(operators):
             raise ValueError(f"operators must differ in name, given {', '.join(operator.name for operator in operators)}")
+        generating = any(operator.kind is OperatorKind.GENERATE for operator in operators)
+        for setup in tasks:
+            if not setup.starts and not generating:
+                raise TaskError(
+                    f"task {setup.task.name}: no starting kernel",
+                    action="give one, or a language model and the operator llm_generate, which writes the first one",
+                )
         self._settings = settings
         self._ledger = Ledger(
             seed=seed,
@@ -195,8 +203,10 @@ class Engine:
                 )
         for token, evaluation in verdicts:
             lease = self._book.close(token)
-            fresh.append(lease is not None)
-            if lease is not None:
+            # Judged beside nothing, while another module became the baseline: it is handed out again, to be compared with that.
+            outdated = lease is not None and self._outdated(lease, evaluation)
+            fresh.append(lease is not None and not outdated)
+            if lease is not None and not outdated:
                 purpose = Purpose.VERIFY if lease.item.effort is Effort.VERIFY else Purpose.SEARCH
                 batch.extend(self._ledger.apply(EvaluationEntry(lease.item.number, purpose, evaluation)))
         self._ledger.record(batch)
@@ -306,6 +316,12 @@ class Engine:
     @property
     def _failures(self) -> list[TaskError]:
         return [state.failure for state in self._ledger.states.values() if state.failure is not None]
+
+    def _outdated(self, lease: Lease, evaluation: Evaluation) -> bool:
+        state = self._ledger.states[lease.task]
+        note = state.archive[evaluation.variant_id]
+        alone = lease.item.baseline is None and not note.is_start
+        return alone and state.baseline is not None and evaluation.status is Status.PASSED
 
     def _work(self, request: Request) -> ProposalWork:
         state, info = self._ledger.states[request.task], self._operators.get(request.operator)

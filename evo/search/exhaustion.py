@@ -39,7 +39,7 @@ class Exhaustion:
     def fruitless(self, operator: str, parents: tuple[str, ...], *, applies: bool = True, failed: bool = False) -> None:
         """Nothing new came of it: it does not apply (then it is never asked again), it failed, or it repeated a known variant."""
         key = _Key(operator, parents)
-        limit = self._settings.fruitless_limit
+        limit = self._limit(parents)
         self._fruitless[key] = min(limit, self._fruitless.get(key, 0) + 1) if applies else limit
         self._failures[operator] = self._failures.get(operator, 0) + 1 if failed else 0
 
@@ -50,10 +50,13 @@ class Exhaustion:
 
     def is_open(self, operator: str, parents: tuple[str, ...]) -> bool:
         """Whether asking may still lead to something new."""
-        return (
-            self._failures.get(operator, 0) < self._settings.operator_failure_limit
-            and self._fruitless.get(_Key(operator, parents), 0) < self._settings.fruitless_limit
-        )
+        return self._failures.get(operator, 0) < self._settings.operator_failure_limit and self._fruitless.get(
+            _Key(operator, parents), 0
+        ) < self._limit(parents)
+
+    def _limit(self, parents: tuple[str, ...]) -> int:
+        """What is made of no parent is not used up by a few failures, as all of it has the same ones."""
+        return self._settings.fruitless_limit if parents else self._settings.operator_failure_limit
 
     def any_open(self, operators: Iterable[OperatorLike], variant_id: str) -> bool:
         """Whether one of some single-parent operators may still make something of a variant."""

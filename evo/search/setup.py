@@ -15,7 +15,8 @@ class TaskSetup:
 
     Attributes:
         task: See `evo.tasks.base.Task`.
-        starts: Starting kernels, at least one.
+        starts: Starting kernels; without one, operators that generate make the first modules, and the first that passes is what
+            all others are compared with.
         context: What operators may know of the task; history and tabu are filled in per request.
         library: Good kernels of elsewhere, for examples.
         held_out: Texts besides the reference that no example may hold, such as a suite's own answer to the task.
@@ -28,8 +29,6 @@ class TaskSetup:
     held_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.starts:
-            raise ValueError(f"task {self.task.name}: given no starting kernel; allowed: at least one")
         for variant in self.starts:
             if variant.task != self.task.name:
                 raise ValueError(f"starting kernel of task {variant.task!r} given for task {self.task.name!r}")

@@ -24,6 +24,9 @@ from evo.search.traps import Lineage
 from operators.prompting import lesson_line
 from population_store.base import EvaluationEntry, OutcomeEntry, Purpose
 
+NOTHING = ""
+"""Root of a lineage that begins with no variant."""
+
 TABU_KEPT = 12
 WORKED_KEPT = 8
 """Strategies that gained, of all islands of a task, that operators are told of."""
@@ -66,6 +69,9 @@ class TaskState:
         self.front = Front()
         self.selection = make_selection(settings)
         self.islands = tuple(Island(self.name, index, settings, self.selection) for index in range(settings.islands))
+        if not setup.starts:
+            for island in self.islands:
+                island.open(NOTHING, 0.0)
         self.baseline: Baseline | None = None
         self.failure: TaskError | None = None
         self.starts: list[str] = []
@@ -86,9 +92,14 @@ class TaskState:
         return len(self.proposing) + len(self.awaiting)
 
     @property
+    def from_nothing(self) -> bool:
+        """There is no starting kernel, and none has been made yet."""
+        return not self.setup.starts and self.baseline is None
+
+    @property
     def undecided(self) -> bool:
         """Whether it is not known yet if a starting kernel passes."""
-        return self.baseline is None and self.failure is None
+        return bool(self.setup.starts) and self.baseline is None and self.failure is None
 
     @property
     def restarts(self) -> int:
@@ -191,9 +202,10 @@ class TaskState:
             trapped = f" (given up: {event.reason})" if event.kind is EventKind.TRAPPED else ""
             self.tabu.extend(f"{strategy}{trapped}" for strategy in island.lineages[event.lineage].strategies)
         elif event.kind is EventKind.RESTART:
-            score = self.archive[event.variant_id].score
+            score = self.archive[event.variant_id].score if event.variant_id != NOTHING else 0.0
             lineage = island.open(event.variant_id, score, replaces=island.last_abandoned)
-            self._join(island, event.variant_id, lineage.name)
+            if event.variant_id != NOTHING:
+                self._join(island, event.variant_id, lineage.name)
             island.restarts += 1
         elif event.kind is EventKind.MIGRATION:
             self.islands[event.island - 1].passed_since_migration = 0
@@ -224,6 +236,12 @@ class TaskState:
                 lineage = island.open(note.variant_id, note.score)
                 self._join(island, note.variant_id, lineage.name)
 
+    def _found(self, note: Note) -> None:
+        """The first module that passes, where there was no starting kernel: from here on it is what others are compared with."""
+        self.baseline = Baseline(self.archive.variant(note.variant_id), note.chosen)
+        self.archive.hold(note.variant_id)
+        self.starts.append(note.variant_id)
+
     @staticmethod
     def _exchanged(lineage: Lineage, outcome: Proposal | NoProposal) -> None:
         """What the exchanges behind an outcome cost the lineage, and what they taught it."""
@@ -244,7 +262,7 @@ class TaskState:
             self.bandit.learn(request.operator, 0.0)
             self.mix.learn(request, 0.0)
         lineage = self.lineage_of(request)
-        if applies and self._is_repair(request):
+        if applies and refusal is not Refusal.PASSED_ON and self._is_repair(request):
             lineage.repaired_in_vain()
         if variant is not None and self.archive.is_ancestor(variant.variant_id, request.parents):
             lineage.repeated(variant.variant_id)
@@ -257,8 +275,9 @@ class TaskState:
         request = note.request
         island, lineage = self.islands[request.island], self.lineage_of(request)
         # What is made of no parent has to beat the root of its lineage.
-        parents = [self.archive[variant_id] for variant_id in request.parents or (lineage.root,)]
-        best_parent = max(parent.score for parent in parents)
+        known = request.parents or ((lineage.root,) if lineage.root != NOTHING else ())
+        parents = [self.archive[variant_id] for variant_id in known]
+        best_parent = max((parent.score for parent in parents), default=0.0)
         gained = reward(best_parent, note.score)
         self.bandit.learn(request.operator, gained)
         self.mix.learn(request, gained)
@@ -269,7 +288,10 @@ class TaskState:
                 self.worked.append(f"{note.strategy} (+{note.score / best_parent - 1:.1%})")
             lineage.passed(note.score)
             island.passed_since_migration += 1
-            self.archive.release(island.forget_failure(parents[0].variant_id))
+            for repaired in request.parents[:1]:
+                self.archive.release(island.forget_failure(repaired))
+            if self.from_nothing:
+                self._found(note)
             self._on_front(note.variant_id)
             self._join(island, note.variant_id, lineage.name)
         elif evaluation.status is Status.DUPLICATE:

@@ -154,7 +154,8 @@ class Task:
         training_cases: What the search scores.
         held_out_cases: What only elite verification and export see.
         small_cases: For the first rung of the gate and for the interpreted tier: few elements, odd sizes.
-        starting_kernels: Paths of kernel modules (relative to the task file) or module source text.
+        starting_kernels: Paths of kernel modules (relative to the task file) or module source text; none where a language model shall
+            write the first one.
         tolerance: See `Tolerance`.
         oracle: ``pytorch64``: the reference on float64 inputs. ``reference``: the reference as it is (weaker, shown as such).
             ``stochastic``: the reference gives structure, dtypes and shapes, and `statistic` judges the values.

@@ -66,8 +66,6 @@ def check_task(task: Task) -> None:
             tensors, modifies its arguments undeclared, or does not depend on its inputs.
     """
     sources = starting_sources(task)
-    if not sources:
-        raise TaskError(f"{_where(task)}: starting_kernels", given="none", action="give at least one kernel to start from")
     for name, source in zip(_labels(task), sources, strict=True):
         _check_kernel(task, name, source)
     for position in task.mutates:

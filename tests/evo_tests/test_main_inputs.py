@@ -93,6 +93,13 @@ def test_a_task_that_exits_is_refused_as_one_that_fails(call: Call, tmp_path: Pa
     refused(call("run", config), "mine.py", "SystemExit", "import without errors")
 
 
+def test_a_task_without_a_starting_kernel_needs_a_model(call: Call, tmp_path: Path) -> None:
+    task = "import dataclasses\nfrom evo.tasks.softmax import TASK\n\nTASK = dataclasses.replace(TASK, starting_kernels=())\n"
+    write(tmp_path / "mine.py", task)
+    config = write(tmp_path / "run.yaml", MINIMAL.format(task="mine.py"))
+    refused(call("run", config), "softmax: no starting kernel", "models", "llm_generate")
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

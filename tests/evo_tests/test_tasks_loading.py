@@ -114,7 +114,6 @@ def test_what_does_not_exist_is_named_with_the_builtin_tasks(folder: Path) -> No
         ("small_cases=(CASE,)", "small_cases=()", ("at least one training case and one small case",)),
         ("small_cases=(CASE,)", "small_cases=(CASE, CASE)", ("case names must differ",)),
         ('"kernels/double.py",', '"kernels/gone.py",', ("starting_kernels", "kernels/gone.py", "relative to the task file")),
-        ('("kernels/double.py",)', "()", ("starting_kernels", "at least one kernel")),
         ("return twice(x)", "raise ValueError('no good')", ("reference on case small", "ValueError: no good")),
         ("return twice(x)", "return x.half() * 2", ("in float64", "not float64", "promote_types")),
         ("return twice(x)", "return torch.ones(3, dtype=x.dtype)", ("equal outputs for different inputs",)),

@@ -72,6 +72,8 @@ class Context:
         history: Other evaluated variants of the lineage and island, ascending by measured performance.
         tabu: Strategy summaries that were abandoned.
         kind: Kernel kind of the task, e.g. ``reduction``.
+        brief: Everything a writer of kernels may know of the task (entry, cases that are timed, exactness …), in place of the
+            description alone where it is given.
         examples: Good kernels similar to the first parent, most similar first.
         lessons: What failures in the lineage taught, newest last.
         worked: Strategies that measurably gained on any island of the task, newest last.
@@ -87,6 +89,7 @@ class Context:
     history: tuple[Parent, ...] = ()
     tabu: tuple[str, ...] = field(default=())
     kind: str = "other"
+    brief: str = ""
     examples: tuple[Example, ...] = ()
     lessons: tuple[str, ...] = ()
     worked: tuple[str, ...] = ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import inspect
 from collections.abc import Callable, Mapping
 
 from evo.config import ModelSection, RunConfig
@@ -124,7 +123,7 @@ def _with_model(cls: type[Operator], model: object) -> Operator:
 
 
 def _setup(task: Task, target: str, library: tuple[Example, ...]) -> TaskSetup:
-    from evo.tasks.loading import starting_sources
+    from evo.tasks.loading import starting_sources, task_text
 
     context = Context(
         task=task.name,
@@ -135,13 +134,16 @@ def _setup(task: Task, target: str, library: tuple[Example, ...]) -> TaskSetup:
         target=target,
         triton_version=importlib.metadata.version("triton"),
         kind=task.kind,
+        brief=task_text(task),
     )
     starts = tuple(Variant(task.name, source) for source in starting_sources(task))
     return TaskSetup(task, starts, context, library)
 
 
 def _source(task: Task) -> str:
+    from evo.tasks.loading import reference_source
+
     try:
-        return inspect.getsource(task.reference)
+        return reference_source(task)
     except (TypeError, OSError):  # a callable without source of its own, e.g. functools.partial
         return task.path.read_text(encoding="utf-8") if task.path else ""

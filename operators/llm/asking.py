@@ -120,7 +120,7 @@ class PromptFiles:
         )
         task = self.task.render(
             task=context.task,
-            description=context.description,
+            description=context.brief.strip() or context.description,
             entry=context.entry,
             reference=reference,
             allowed_operators=", ".join(f"`{name}`" for name in sorted(context.allowed_operators)) or "none",

@@ -71,6 +71,13 @@ def failure_text(parent: Parent) -> str:
     return "\n\n".join(parts)
 
 
+def gist(message: str) -> str:
+    """What a message says, without the code that a compiler quotes above its caret: words in code are no errors."""
+    lines = message.split("\n")
+    carets = [place for place, line in enumerate(lines) if line.strip() and not line.strip(" ^")]
+    return "\n".join(lines[carets[-1] + 1 :]) if carets else message
+
+
 def named_lines(message: str, source: str) -> str:
     """The lines of a module that a message names (``line 12``), each with its neighbours; empty where it names none that exists."""
     lines = source.split("\n")

@@ -9,7 +9,7 @@ import numpy as np
 from evo.records import NoProposal, Proposal
 from operators.base import Context, Operator, OperatorKind, Parent
 from operators.llm.asking import Asker
-from operators.llm.evidence import failure_text
+from operators.llm.evidence import failure_text, gist
 from operators.llm.notes import notes_text
 from operators.models.base import Model
 
@@ -45,5 +45,5 @@ class LlmRepair(Operator):
             rng,
             notes=notes_text(context, parents),
             failure=failure_text(parent),
-            hints=self._asker.knowledge.for_evidence(message=message),
+            hints=self._asker.knowledge.for_evidence(message=gist(message)),
         )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from evo.config import read_config
+from evo.cluster.setup import task_setups
+from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, StoreError
 from evo.records import (
     CaseResult,
@@ -176,3 +177,14 @@ def test_a_library_that_is_not_there_is_said_before_a_run_begins(tmp_path: Path)
     (tmp_path / "text.sqlite").write_text("no store")
     with pytest.raises(StoreError):
         read_library([str(tmp_path / "text.sqlite")])
+
+
+def test_operators_are_told_what_is_timed_and_nothing_that_is_held_out() -> None:
+    config = RunConfig.model_validate({"name": "a", "tasks": ["softmax", "quantize_rows"], "target": "cuda:90"})
+    for setup in task_setups(config):
+        told = setup.context.brief + setup.context.reference_source
+        assert setup.context.kind == setup.task.kind
+        assert all(f"{case.name}: " in told for case in setup.task.training_cases)
+        assert not any(f"{case.name}: " in told for case in setup.task.held_out_cases)
+        assert f"def {setup.task.entry}(" in setup.context.reference_source
+    assert "SMALLEST = 1e-10" in setup.context.reference_source, "constants that the reference needs belong to it"

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from evo.cluster.orphans import nothing_left_of_a_failed_start
 from evo.config import ClusterSection
 from evo.errors import ConfigError
 
@@ -41,6 +42,7 @@ def ray_session(cluster: ClusterSection) -> Iterator[Capacity]:
 
     Raises:
         ConfigError: No cluster answers at the address.
+        SystemExit: SIGTERM came while Ray was starting and had a handler of its own in place; what it had started is ended.
     """
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
@@ -50,15 +52,17 @@ def ray_session(cluster: ClusterSection) -> Iterator[Capacity]:
         yield _capacity(local=False)
         return
     options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
-    try:
-        if cluster.address is None:
-            ray.init(address="local", object_store_memory=OBJECT_STORE_BYTES, **options)
-        else:
-            options.pop("include_dashboard")
-            ray.init(address=cluster.address, **options)
-    except ConnectionError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError("cluster.address", given=cluster.address, action=f"no Ray cluster answers there: {reason}") from None
+    with nothing_left_of_a_failed_start(ray.shutdown):
+        try:
+            if cluster.address is None:
+                ray.init(address="local", object_store_memory=OBJECT_STORE_BYTES, **options)
+            else:
+                options.pop("include_dashboard")
+                ray.init(address=cluster.address, **options)
+        except ConnectionError as error:
+            reason = " ".join(str(error).split())
+            action = f"no Ray cluster answers there: {reason}"
+            raise ConfigError("cluster.address", given=cluster.address, action=action) from None
     try:
         yield _capacity(local=cluster.address is None)
     finally:

@@ -11,6 +11,7 @@ from threading import Lock, Thread
 from typing import Generic, Protocol, TypeVar
 
 from evo.errors import SandboxError
+from evo.tracing.shelf import Closed
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +56,12 @@ class Pool(Generic[W]):
         """Queues work; it must report its result, and its exceptions, by itself.
 
         Raises:
-            RuntimeError: The pool is closed.
+            Closed: The pool is.
         """
         self._run(warm=False)
         with self._lock:
             if self._closed:
-                raise RuntimeError("this pool is closed")
+                raise Closed("this pool is closed")
             self._queue.put((urgency, next(self._order), work))
 
     def close(self) -> None:

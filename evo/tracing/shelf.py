@@ -12,6 +12,10 @@ from typing import Generic, TypeVar
 V = TypeVar("V")
 
 
+class Closed(RuntimeError):
+    """Nothing more is done here."""
+
+
 @dataclass
 class _Work(Generic[V]):
     """Something asked for that is not there yet: what waits for it, how many still want it, and how urgently it was queued."""
@@ -50,11 +54,11 @@ class Shelf(Generic[V]):
         queued twice, and only the first to begin does it).
 
         Raises:
-            RuntimeError: The shelf is closed.
+            Closed: The shelf is.
         """
         with self._lock:
             if self._closed:
-                raise RuntimeError("nothing more is prepared: it was closed")
+                raise Closed("nothing more is prepared: it was closed")
             if key in self._kept:
                 self._kept.move_to_end(key)
                 return self._kept[key][0], False

@@ -15,7 +15,7 @@ from evo.tasks.base import Case, Task
 from evo.tracing.compiler import Binary, Compiler
 from evo.tracing.plan import Kernel, LaunchPlan
 from evo.tracing.pool import Pool
-from evo.tracing.shelf import Shelf
+from evo.tracing.shelf import Closed, Shelf
 from evo.tracing.tracer import Tracer
 from evo.tracing.zygote import Zygote
 
@@ -121,7 +121,11 @@ class Workbench:
 
         Returns:
             A future per job. Its result never says more than the job asked: a Failure names the case. To cancel it drops the work
-            unless it was begun or others want it. It raises SandboxError where processes cannot be started, CancelledError after `close`.
+            unless it was begun or others want it. It raises SandboxError where processes cannot be started, and CancelledError where
+            the workbench was closed before it was there.
+
+        Raises:
+            RuntimeError: The workbench is closed.
         """
         outers: list[Outer] = [Future() for _ in jobs]
         named = {source: content_id(source) for source in {job.source for job in jobs}}
@@ -232,7 +236,7 @@ def _guarded(outer: Outer, then: Callable[[Future[T]], None], inner: Future[T]) 
         return
     try:
         then(inner)
-    except CancelledError:
+    except (CancelledError, Closed):  # a plan may have come just before its kernels could not be asked for any more
         outer.cancel()
         outer.set_running_or_notify_cancel()
     except Exception as error:  # noqa: BLE001  raised where the result is asked for

@@ -139,3 +139,16 @@ def test_closing_ends_who_waits() -> None:
         futures[0].result(timeout=5)
     with pytest.raises(RuntimeError, match="closed"):
         bench.prepare(jobs(GOOD))
+
+
+def test_a_plan_that_comes_as_the_workbench_closes_is_cancelled_too() -> None:
+    """Its kernels cannot be asked for any more, which is no fault that an asker should hear of."""
+    bench = Workbench("cuda:90", workers=1)
+    try:
+        assert isinstance(bench.prepare(jobs(GOOD)[:1])[0], Prepared)
+        bench._binaries.close()  # the moment in the middle of `close`
+        (future,) = bench.submit(jobs(GOOD, binaries=True)[:1])
+        with pytest.raises(CancelledError):
+            future.result(timeout=5)
+    finally:
+        bench.close()

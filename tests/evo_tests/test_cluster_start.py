@@ -1,0 +1,30 @@
+"""A run that is stopped while Ray starts says so and leaves no process behind."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.evo_tests.running_processes import alive, descendants, started, titled, wait_until
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("sign", ["gcs_server", "ray::DashboardAgent"])
+def test_a_signal_while_ray_starts_leaves_no_process(
+    tmp_path: Path, simulated_file: Callable[..., Path], number: signal.Signals, sign: str
+) -> None:
+    config = simulated_file(evaluations=100_000)
+    with started(tmp_path, "run", str(config), "--no-export") as driver:
+        wait_until(lambda: bool(titled(descendants(driver.pid), sign)) or driver.poll() is not None, sign)
+        below = descendants(driver.pid)
+        driver.send_signal(number)
+        status = driver.wait(timeout=120)
+        wait_until(lambda: not alive(below), "end of what Ray had started", 10)
+    said = (tmp_path / "out.txt").read_text()
+    assert status == 130, said
+    assert f"interrupted by {number.name}" in said
+    assert "Traceback" not in said

@@ -3,8 +3,10 @@
 A race has levels, e.g. 8, 32 and 128 pairs per case. After each level but the last, a candidate whose upper bound lies below the
 incumbent's fitness leaves; who reaches the last level has the full count, so ranked contenders have equal counts. The bound is one-sided
 at 99.5 % (Student's t over what the pairs and the placement leave open), so that of a thousand true contenders at most ten are lost at two
-looks; and as the incumbent's fitness is itself a lower bound, those are the narrow ones. Pairs that chose a configuration are not among
-these: tuning has its own timings.
+looks; and as the incumbent's fitness is itself a lower bound, those are the narrow ones. Where the baseline takes long, the last level
+is lower (`bounded`): the relative noise of kernels of milliseconds is small, and 128 pairs of them would be most of what an evaluation
+costs. By how much follows from the A/A run of the session, so all variants of a task in it still have equal counts. Pairs that
+chose a configuration are not among these: tuning has its own timings.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ MAX_BLOCK = 32
 """Pairs measured in one placement at most: more of them would know one placement better and all placements no better."""
 ASSUMED_SPREAD = 0.005
 """Spread between placements where no A/A noise is known."""
+LAST_LEVEL_S = 0.25
+"""Seconds that both sides of all pairs may take per case, in the mean over cases, before the last level is lowered."""
 _MEDIAN_EFFICIENCY = 1.2533
 _MAD_TO_SD = 1.4826
 
@@ -78,7 +82,9 @@ def race(tier: Turns, task: Task, sides: Sequence[Sides], levels: Sequence[int],
     """
     timings: list[list[Timing]] = [[] for _ in sides]
     placement = before = 0
-    for level in levels:
+    remaining = list(levels)
+    while remaining:
+        level = remaining.pop(0)
         for pairs in block_sizes(level - before):
             block = tier.compare_all(task, sides, pairs=pairs, placement=placement)
             if isinstance(block, Failure):
@@ -87,15 +93,31 @@ def race(tier: Turns, task: Task, sides: Sequence[Sides], levels: Sequence[int],
                 kept.append(timing)
             placement += 1
         before = level
-        raced = Raced(
-            tuple(_case(kept, tier.noise_of(task, side[0].case)) for kept, side in zip(timings, sides, strict=True)),
-            level == levels[-1],
-        )
+        floors = [tier.noise_of(task, side[0].case) for side in sides]
+        remaining = bounded(level, remaining, floors)
+        raced = Raced(tuple(map(_case, timings, floors)), not remaining)
         if any(not case.blocks for case in raced.cases):  # modelled: another look would see the same
             return Raced(raced.cases, True)
         if not raced.full and incumbent > 0 and upper_bound(raced.cases) < incumbent:
             return raced
     return raced
+
+
+def bounded(done: int, levels: Sequence[int], floors: Sequence[NoiseFloor | None]) -> list[int]:
+    """The levels still to come, the last one lowered to a power of two times `done` that `LAST_LEVEL_S` allows, or left out.
+
+    Args:
+        done: Pairs per case so far.
+        levels: Still to come; where there is more than one, nothing changes yet.
+        floors: Of the cases.
+    """
+    seconds = [floor.latency_us * 2e-6 for floor in floors if floor is not None]
+    if len(levels) != 1 or not sum(seconds):
+        return list(levels)
+    affordable = LAST_LEVEL_S * len(seconds) / sum(seconds)
+    doublings = math.floor(math.log2(max(1.0, affordable / done)))
+    last = min(levels[0], done << doublings)
+    return [last] if last > done else []
 
 
 def block_sizes(pairs: int) -> list[int]:

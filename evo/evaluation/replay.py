@@ -258,11 +258,13 @@ class ReplayTier(Tier):
 
     def _noise(self, task: Task, baseline: Candidate) -> NoiseFloor:
         """Equal kernels on both sides, the second loaded anew, in the memory of the first blocks of a race."""
-        blocks = []
+        blocks: list[tuple[float, ...]] = []
+        latencies: list[float] = []
         for placement in range(AA_BLOCKS):
             (compared,) = self._compare(task, [(baseline, baseline)], AA_PAIRS, placement, aa=True)
             blocks.append(_log_ratios(compared))
-        return NoiseFloor.of(blocks, seed=0)
+            latencies += compared.other
+        return NoiseFloor.of(blocks, 0, statistics.median(latencies))
 
     def _compare(self, task: Task, sides: Sequence[Sides], pairs: int, placement: int, *, aa: bool = False) -> Sequence[Compared]:
         works = [work_of(task, candidate) for pair in sides for candidate in pair]

@@ -17,7 +17,7 @@ class EvaluationSettings:
         deep_tune_trials: The same, for variants whose quick tune comes near the best of their task (0: no deep tune).
         start_tune_trials: The same for starting kernels, whose best is the baseline: a baseline tuned less would flatter its children.
         race: Timed A/B pairs per case at the end of each level of a race: who cannot reach the incumbent any more leaves after a level,
-            contenders get the last count, and so does an elite's verification (in which nobody leaves).
+            contenders get the last count (fewer of kernels of milliseconds), and so does an elite's verification (in which nobody leaves).
         training_cases: Score only the first this many training cases of each task; None for all.
         trace_deadline_s, compile_deadline_s, run_deadline_s: Wall seconds per trace, kernel compilation, and checked or timed run.
     """

@@ -42,18 +42,20 @@ class NoiseFloor:
         spread: Standard deviation of ln(speedup) between blocks of pairs, each with other memory.
         blocks: How many were measured.
         half_width: Half of the 95 % interval of all their pairs together, relative.
+        latency_us: Of the kernel, microseconds; 0 where it is not known.
     """
 
     spread: float
     blocks: int
     half_width: float
+    latency_us: float = 0.0
 
     @classmethod
-    def of(cls, blocks: Sequence[Sequence[float]], seed: int) -> NoiseFloor:
+    def of(cls, blocks: Sequence[Sequence[float]], seed: int, latency_us: float = 0.0) -> NoiseFloor:
         """From the log ratios of A/A pairs, block by block (at least two)."""
         centres = [float(np.median(block)) for block in blocks]
         pooled = [ratio for block in blocks for ratio in block]
-        return cls(float(np.std(centres, ddof=1)), len(blocks), case_interval(pooled, seed).half_width)
+        return cls(float(np.std(centres, ddof=1)), len(blocks), case_interval(pooled, seed).half_width, latency_us)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from evo.evaluation.racing import MAX_BLOCK, Raced, block_sizes, race
+from evo.evaluation.racing import MAX_BLOCK, Raced, block_sizes, bounded, race
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.statistics import NoiseFloor, effective_blocks, fitness_interval, student
 from evo.evaluation.turns import Sharing, Turns
@@ -103,3 +103,14 @@ def test_students_quantiles_fall_to_the_normal_one() -> None:
     assert values[-1] == pytest.approx(2.60, abs=0.02)
     with pytest.raises(ValueError, match="degree"):
         student(0)
+
+
+@pytest.mark.parametrize(
+    ("latencies_us", "last"),
+    [((10.0,), 128), ((900.0,), 128), ((1500.0,), 64), ((6000.0,), 32), ((10.0, 3000.0), 64), ((0.0,), 128)],
+)
+def test_kernels_of_milliseconds_are_timed_less_often(latencies_us: tuple[float, ...], last: int) -> None:
+    floors = [NoiseFloor(0.001, 5, 0.001, latency) for latency in latencies_us]
+    assert bounded(8, LEVELS[1:], floors) == [32, 128], "the first looks stay as they are"
+    assert (bounded(32, LEVELS[2:], floors) or [32]) == [last]
+    assert bounded(32, LEVELS[2:], [None]) == [128]

@@ -17,7 +17,7 @@ from evo.reporting.exporting.ancestry import Ancestry
 from evo.reporting.exporting.folder import check_free, staged
 from evo.reporting.exporting.kernel_text import kernel_text, provenance
 from evo.reporting.exporting.launches import record_launches
-from evo.reporting.exporting.package import Written, case_configurations, reference_text, template, write_package
+from evo.reporting.exporting.package import Written, case_configurations, folder_name, reference_text, template, write_package
 from evo.reporting.exporting.selection import Member, front_members, load_recorded, recorded_tasks, target_of
 from evo.tasks.base import Task
 from evo.tracing.workbench import Workbench
@@ -132,8 +132,9 @@ class _Exporter:
                 written.append(outcome)
         if not written:
             return f"every kernel of the front was refused; {refused[0][0]}: {refused[0][1]}"
-        write_package(stage / task.name, task, written, self._header)
-        folder = out / task.name
+        name = folder_name(task.name)
+        write_package(stage / name, task, written, self._header)
+        folder = out / name
         return ExportedTask(task.name, folder, tuple(folder / f"{kernel.name}.py" for kernel in written), tuple(refused))
 
     def close(self) -> None:

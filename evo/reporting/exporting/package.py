@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import keyword
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import packages_distributions
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,13 @@ class Written:
 def template(name: str) -> str:
     """Text of a template file of this package."""
     return (files("evo.reporting.exporting") / name).read_text(encoding="utf-8")
+
+
+def folder_name(task: str) -> str:
+    """Of a task's package. The folder above it comes first on Python's path where an export's test runs, so a package there must not
+    have the name of another module, which it would hide from all that import it."""
+    taken = keyword.iskeyword(task) or task in sys.stdlib_module_names or task in packages_distributions()
+    return f"{task}_kernels" if taken else task
 
 
 def write_package(folder: Path, task: Task, kernels: Sequence[Written], header: RunHeader) -> None:

@@ -21,7 +21,7 @@ from evo.search.bandit import Arm
 REFUSAL = "refusal"
 """Stop reason of an exchange whose model would not answer."""
 
-FREE_SHARE = 0.1
+FREE_SHARE = 0.25
 """A model counts as if a proposal of it cost at least this share of the mean: evaluating it costs time in any case."""
 
 

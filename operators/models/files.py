@@ -228,11 +228,14 @@ def _read(folder: int, request_id: str, suffix: str) -> _Reply:
         raise _NotYetError from None
     except OSError as error:
         raise ValueError(f"it cannot be opened ({error.strerror})") from None
-    with os.fdopen(file, "rb") as opened:
-        known = os.fstat(opened.fileno())
+    try:
+        known = os.fstat(file)
         if not stat.S_ISREG(known.st_mode):
             raise ValueError("it is no regular file")
-        data = opened.read(_MAX_BYTES + 1)
+        with os.fdopen(file, "rb", closefd=False) as opened:
+            data = opened.read(_MAX_BYTES + 1)
+    finally:
+        os.close(file)
     if len(data) > _MAX_BYTES:
         raise ValueError(f"it has more than {_MAX_BYTES} bytes")
     settled = abs(time.time() - known.st_mtime) > _SETTLED_S

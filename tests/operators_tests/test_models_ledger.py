@@ -103,6 +103,38 @@ def test_a_cancelled_waiter_holds_nothing() -> None:
     asyncio.run(scenario())
 
 
+def test_tokens_are_a_budget_of_their_own() -> None:
+    async def scenario() -> None:
+        ledger = Ledger(None, 1_000)
+        first = await ledger.reserve(5.0, 600)
+        waiting = asyncio.create_task(ledger.reserve(5.0, 500))
+        await asyncio.sleep(0.01)
+        assert not waiting.done(), "requests in flight stand in its way"
+        first.settle(5.0, 100)
+        second = await waiting
+        second.settle(1.0, 500)
+        assert (ledger.spent, ledger.spent_tokens, ledger.reserved_tokens) == (6.0, 600, 0)
+        with pytest.raises(SpendLimitError, match=r"up to 401 tokens, but of the budget of 1000 tokens 400 are left"):
+            await ledger.reserve(0.0, 401)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_dead_holder_held_counts_as_spent_and_keeps_nobody_waiting() -> None:
+    async def scenario() -> None:
+        ledger = Ledger(1.0, spent_dollars=0.1, lost_dollars=0.2)
+        held = await ledger.reserve(0.5)
+        waiting = asyncio.create_task(ledger.reserve(0.4))
+        await asyncio.sleep(0.01)
+        held.lose()
+        with pytest.raises(SpendLimitError, match=r"\$0\.2000 is left"):
+            await waiting
+        held.settle(0.0)
+        assert (ledger.spent, ledger.reserved) == (0.1, pytest.approx(0.7))
+
+    asyncio.run(scenario())
+
+
 def test_settling_twice_books_once_and_a_negative_bill_is_refused() -> None:
     async def scenario() -> None:
         ledger = Ledger()

@@ -1,0 +1,201 @@
+"""The choice among models: most gain per dollar, no question twice to who refused it, and the same again after a resume."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evo.evaluation.simulated import SimulatedEvaluator
+from evo.records import Exchange, NoProposal, Proposal, Request, Usage
+from evo.search.engine import Engine, ProposalWork
+from evo.search.model_mix import ModelBandit, ModelMix, Refusal
+from evo.search.settings import Budget, SearchSettings
+from evo.search.setup import OperatorInfo
+from evo.search.toy import infos, toy_setup
+from population_store.base import OutcomeEntry, PopulationStore
+from population_store.opening import open_store
+from tests.evo_tests.test_search_engine import Clock, history, new_store
+from tests.evo_tests.test_search_engine import propose as toy_propose
+
+MODELS = ("cheap", "dear")
+SETTINGS = SearchSettings(islands=2, migration_interval=6, stall_limit=6, island_capacity=8, verify_elites=0)
+
+
+def exchange(model: str, dollars: float, stop_reason: str = "end_turn") -> Exchange:
+    return Exchange(model, "p", "t", "prompt", "reply", stop_reason, "r", 0.1, Usage(100, 10, dollars=dollars))
+
+
+def request(model: str, number: int = 0) -> Request:
+    return Request(number, "toy", 0, "toy/0/0", "ask", ("parent",), model)
+
+
+def chosen(bandit: ModelBandit, count: int = 2_000) -> Counter[str]:
+    rng = np.random.default_rng(1)
+    return Counter(bandit.choose(MODELS, rng) for _ in range(count))
+
+
+@pytest.mark.parametrize(
+    ("gains", "dollars", "preferred"),
+    [
+        ({"cheap": 0.2, "dear": 0.2}, {"cheap": 0.01, "dear": 0.10}, "cheap"),
+        ({"cheap": 0.02, "dear": 0.6}, {"cheap": 0.05, "dear": 0.10}, "dear"),
+        ({"cheap": 0.5, "dear": 0.1}, {"cheap": 0.0, "dear": 0.0}, "cheap"),
+        ({"cheap": 0.01, "dear": 0.7}, {"cheap": 0.0, "dear": 0.10}, "dear"),
+    ],
+)
+def test_what_gains_most_per_dollar_is_asked_most(gains: dict[str, float], dollars: dict[str, float], preferred: str) -> None:
+    bandit = ModelBandit(0.1, 50)
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        for model in MODELS:
+            bandit.pay(model, dollars[model])
+            bandit.learn(model, float(rng.random() < gains[model]))
+    counts = chosen(bandit)
+    assert counts[preferred] > 0.7 * counts.total()
+    assert min(counts.values()) >= 0.03 * counts.total(), "the other one is never given up entirely"
+
+
+def test_an_unknown_model_is_tried() -> None:
+    bandit = ModelBandit(0.0, 50)
+    for _ in range(50):
+        bandit.pay("dear", 0.1)
+        bandit.learn("dear", 0.0)
+    assert chosen(bandit)["cheap"] > 1_500
+
+
+def test_a_model_whose_requests_reach_nobody_is_not_taken_for_cheap() -> None:
+    mix = ModelMix(MODELS, ModelBandit(0.0, 50), failure_limit=5)
+    down = NoProposal("no connection", failed=True, exchanges=(exchange("cheap", 0.0, "error"),))
+    for number in range(4):
+        mix.answered(request("cheap", number), down)
+        mix.answered(request("dear", number), Proposal("x", "s", (exchange("dear", 0.1),)))
+    assert mix.bandit.arms["cheap"].paid == 0 if "cheap" in mix.bandit.arms else True
+    mix.answered(request("cheap", 9), down)
+    rng = np.random.default_rng(0)
+    assert {mix.with_model(request(""), rng).model for _ in range(100)} == {"dear"}, "given up after five failures in a row"
+    mix.new_session()
+    assert {mix.with_model(request(""), rng).model for _ in range(100)} == {"cheap", "dear"}
+
+
+def test_a_refused_question_is_passed_on_until_nobody_is_left() -> None:
+    mix = ModelMix(MODELS, ModelBandit(0.5, 50), failure_limit=25)
+    rng = np.random.default_rng(0)
+    refused = NoProposal("refused", failed=True, exchanges=(exchange("cheap", 0.01, "refusal"),))
+    assert mix.answered(request("cheap"), refused) is Refusal.PASSED_ON
+    again = mix.redirected(7, lambda _: True)
+    assert again == dataclasses.replace(request(""), number=7)
+    assert mix.redirected(7, lambda _: False) is None, "its lineage was given up meanwhile"
+    assert {mix.with_model(again, rng).model for _ in range(50)} == {"dear"}
+    assert mix.with_model(dataclasses.replace(again, model="cheap"), rng).model == "dear", (
+        "nor is a further sample of it asked for"
+    )
+    mix.asked(dataclasses.replace(again, model="dear"))
+    assert mix.redirected(8, lambda _: True) is None
+    assert mix.answered(request("dear"), refused) is Refusal.FINAL
+    other = dataclasses.replace(request(""), parents=("other",))
+    assert {mix.with_model(other, rng).model for _ in range(50)} == set(MODELS), "other questions are still asked of both"
+
+
+def test_without_models_requests_stay_as_they_are() -> None:
+    mix = ModelMix((), ModelBandit(0.1, 50), failure_limit=5)
+    assert mix.with_model(request(""), np.random.default_rng(0)) == request("")
+    assert mix.answered(request(""), NoProposal("x", failed=True)) is Refusal.NONE
+    assert mix.is_open
+
+
+# ---- in an engine
+
+
+def asking(info: OperatorInfo) -> OperatorInfo:
+    return dataclasses.replace(info, needs_model=info.name != "toy_knob")
+
+
+def engine_on(store: PopulationStore, evaluations: int = 40) -> Engine:
+    return Engine(
+        seed=7,
+        settings=SETTINGS,
+        budget=Budget(evaluations=evaluations, dollars=100.0),
+        tasks=(toy_setup(),),
+        operators=tuple(asking(info) for info in infos()),
+        store=store,
+        clock=Clock(),
+        models=MODELS,
+    )
+
+
+def answered(work: ProposalWork) -> Proposal | NoProposal:
+    """The toy operator's proposal as if a model had made it; every third request to the cheap one is refused."""
+    outcome, model = toy_propose(work), work.request.model
+    if not model:
+        return outcome
+    if model == "cheap" and work.request.number % 3 == 0:
+        return NoProposal("refused", failed=True, exchanges=(exchange(model, 0.001, "refusal"),))
+    return dataclasses.replace(outcome, exchanges=(exchange(model, 0.01 if model == "cheap" else 0.1),))
+
+
+def run(engine: Engine, results: int | None = None) -> None:
+    evaluator = SimulatedEvaluator(3, failure_rate=0.9)
+    for _ in range(results) if results is not None else itertools.count():
+        if engine.finished is not None:
+            return
+        if leases := engine.ask_evaluations(1, "simulated"):
+            engine.tell_evaluation(leases[0].token, evaluator.evaluate(leases[0].item, engine.claim))
+        elif works := engine.ask_proposals(1):
+            engine.tell_proposal(works[0].request.number, answered(works[0]))
+
+
+def test_a_search_names_models_and_decides_the_same_after_every_cut(tmp_path: Path) -> None:
+    with new_store(tmp_path / "whole.sqlite") as store:
+        run(engine_on(store))
+        whole = history(store)
+    requests = [entry for entry in whole if isinstance(entry, Request)]
+    assert {entry.model for entry in requests if entry.operator in ("start", "toy_knob")} == {""}
+    assert {entry.model for entry in requests if entry.operator not in ("start", "toy_knob")} == set(MODELS)
+    path = tmp_path / "cut.sqlite"
+    new_store(path).close()
+    for results in (5, 11, 23, 1, 17, None):
+        with open_store(str(path), write=True) as store:
+            run(engine_on(store), results)
+    with open_store(str(path)) as store:
+        assert history(store) == whole
+
+
+def test_a_refused_question_is_the_next_one_of_another_model(tmp_path: Path) -> None:
+    with new_store(tmp_path / "run.sqlite") as store:
+        run(engine_on(store))
+        entries = history(store)
+    requests = {entry.number: entry for entry in entries if isinstance(entry, Request)}
+    refused = [
+        place
+        for place, entry in enumerate(entries)
+        if isinstance(entry, OutcomeEntry) and isinstance(entry.outcome, NoProposal) and "refused" in entry.outcome.reason
+    ]
+    assert refused
+    for place in refused:
+        entry = entries[place]
+        assert isinstance(entry, OutcomeEntry)
+        question = requests[entry.number]
+        later = [item for item in entries[place + 1 :] if isinstance(item, Request)]
+        if later:
+            assert dataclasses.replace(question, number=later[0].number, model="dear") == later[0]
+
+
+def test_what_is_held_for_requests_in_flight_counts_as_spent_after_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    with new_store(path) as store:
+        engine = engine_on(store)
+        run(engine, 9)
+        paid = engine.spent.dollars
+        assert paid > 0
+        engine.spend_up_to(paid + 2.0, 5_000)
+        assert store.spent.held_dollars == pytest.approx(2.0), "in the store before the request is sent"
+        engine.spend_up_to(paid + 0.5, 5_000)  # settled in part; the next record says so
+    with open_store(str(path), write=True) as store:
+        engine = engine_on(store)
+        assert engine.spent.dollars == pytest.approx(paid)
+        assert engine.spent.held_dollars == pytest.approx(2.0)

@@ -31,7 +31,7 @@ def case(rows, columns):
 
 
 TASK = Task(
-    name="random", description="Row-wise softmax.", entry="softmax", reference=softmax,
+    name="cmath", description="Row-wise softmax.", entry="softmax", reference=softmax,
     training_cases=(case(64, 512),), held_out_cases=(), small_cases=(case(3, 70),), starting_kernels=(%r,),
 )
 """
@@ -56,10 +56,17 @@ def test_the_export_of_a_task_named_as_a_module_passes_its_own_test(tmp_path: Pa
     entries = lineage(0, task.name, start, verdict, strategy="start", verify=verdict)
     with write_store(tmp_path / "store.sqlite", [task], entries) as store:
         report = export_front(store, tmp_path / "front")
-    assert report.tasks[0].folder == tmp_path / "front" / "random_kernels"
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_front.py"],
-        cwd=report.out, env={**environment, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    assert report.tasks[0].folder == tmp_path / "front" / "cmath_kernels"
+    ran = run_test_of(report.out)
     assert ran.returncode == 0, ran.stdout
+    report.tasks[0].folder.rename(report.out / "cmath")
+    assert run_test_of(report.out).returncode != 0, "torch itself finds the package in place of the module"
+
+
+def run_test_of(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the test of an export where this project cannot be imported."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_front.py"]
+    return subprocess.run(
+        command, cwd=folder, env={**environment, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )

@@ -133,7 +133,9 @@ def tune(
     device: Annotated[str, typer.Option(help="gpu; cpu (modelled latencies); auto: a GPU if there is one.")] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Of the choice of configurations.")] = 0,
     transfer: Annotated[str | None, typer.Option(help="Store with trials of another device to start from.")] = None,
-    store: Annotated[str | None, typer.Option(help="Store to create with these trials.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Store of these trials, each kept as it comes; one that exists is gone on with.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File for the tuned module.")] = None,
 ) -> None:
     """Tunes one kernel standing alone: finds its knobs, checks it, and shows the best configuration of each case."""

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from rich.table import Table
 from evo.commands.bench import device_named
 from evo.commands.console import make_console
 from evo.commands.given import read_kernel
-from evo.commands.tune_store import record_tuning, transferred_hints
+from evo.commands.tune_store import TuningStore, transferred_hints
 from evo.errors import InputError
-from evo.evaluation.base import WorkItem
+from evo.evaluation.base import Evaluator, WorkItem
 from evo.evaluation.settings import EvaluationSettings
 from evo.knobs import Knobs, read_knobs
 from evo.records import Configuration, Evaluation, LatencyKind, Status, Trial, Variant
@@ -43,7 +44,7 @@ class TuneOptions:
         device: ``auto``, ``gpu`` or ``cpu``.
         seed: Of the choice of configurations.
         transfer: Store with trials of another device to start from.
-        store: Store to create with these trials.
+        store: Store that keeps these trials as they come; one that has some of this kernel is gone on with.
         out: File for the tuned module.
     """
 
@@ -67,23 +68,35 @@ def tune_command(file: Path, task: str, options: TuneOptions) -> int:
     """
     where = device_named(options.device)
     loaded = load_task(task)
-    for path in (options.out, Path(options.store) if options.store and "://" not in options.store else None):
-        if path is not None and path.exists():
-            raise InputError(str(path), action="exists already: give another name")
+    if options.out is not None and options.out.exists():
+        raise InputError(str(options.out), action="exists already: give another name")
     console = make_console()
     source, knobs = _with_knobs(file, loaded, console)
     hints = transferred_hints(options.transfer, loaded.name, knobs) if options.transfer else ()
     settings = _settings(options)
-    variant = Variant(loaded.name, source)
-    evaluator = evaluator_factory("kernels")({loaded.name: loaded}, settings, where)
-    try:
-        verdict = evaluator.evaluate(WorkItem(0, variant, None, hints=hints), lambda plan_hash, variant_id: None)
-    finally:
-        evaluator.close()
+    item = WorkItem(0, Variant(loaded.name, source), None, hints=hints)
+    with ExitStack() as opened:
+        store = opened.enter_context(TuningStore(options.store, loaded, item.variant, settings)) if options.store else None
+        evaluator = evaluator_factory("kernels")({loaded.name: loaded}, settings, where)
+        opened.callback(evaluator.close)
+        verdict = _tuned(evaluator, item, store, console)
     if options.store:
-        record_tuning(options.store, loaded, variant, verdict, settings)
         typer.echo(f"trials: {options.store}")
     return _show(console, file, source, knobs, verdict, options.out)
+
+
+def _tuned(evaluator: Evaluator, item: WorkItem, store: TuningStore | None, console: Console) -> Evaluation:
+    """The verdict; with a store, what it knows is not tried again, and what is found is in it at once."""
+    if store is not None:
+        item = dataclasses.replace(item, known=store.known(evaluator.device))
+        evaluator.listen(lambda _, trials: store.hear(evaluator.device, trials))
+        if item.known:
+            count = len({trial.configuration for trial in item.known})
+            console.print(f"goes on from {count} configurations that were tried before", highlight=False)
+    verdict = evaluator.evaluate(item, lambda plan_hash, variant_id: None)
+    if store is not None:
+        store.finish(verdict)
+    return verdict
 
 
 def _settings(options: TuneOptions) -> EvaluationSettings:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from evo.records import Configuration, Evaluation, Variant
+from evo.records import Configuration, Evaluation, Trial, Variant
 
 
 class Effort(StrEnum):
@@ -38,6 +38,7 @@ class WorkItem:
         chosen: Case name → configuration that must be used (no tuning).
         incumbent: Fitness to reach; timing may stop early when it is out of reach. 0 for none.
         front: Fitness of the best variant of the task; who comes near it in a quick tune gets a deep one. 0 for none.
+        known: Trials of this variant on this device, from a tuning that was interrupted: what they answer is not timed again.
     """
 
     number: int
@@ -48,10 +49,15 @@ class WorkItem:
     chosen: Mapping[str, Configuration] = field(default_factory=dict)
     incumbent: float = 0.0
     front: float = 0.0
+    known: tuple[Trial, ...] = ()
 
 
 Claim = Callable[[str, str], str | None]
 """(plan hash, variant id) → id of the variant that already has this plan hash, or None, which reserves it."""
+
+
+Heard = Callable[[int, Sequence[Trial]], None]
+"""(number of the request, trials of one configuration): called as soon as they are there, in order."""
 
 
 class Evaluator(ABC):
@@ -70,6 +76,9 @@ class Evaluator(ABC):
     @abstractmethod
     def evaluate(self, item: WorkItem, claim: Claim) -> Evaluation:
         """The verdict. Never raises for a bad kernel; raises DeviceError where the device itself is unusable."""
+
+    def listen(self, heard: Heard) -> None:  # noqa: B027  (nothing to tell is a complete answer)
+        """Calls `heard` from now on with what tunings find, before their verdict; an evaluator that does not tune says nothing."""
 
     @abstractmethod
     def close(self) -> None:

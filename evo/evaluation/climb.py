@@ -6,9 +6,10 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from evo.errors import DeviceError
-from evo.evaluation.base import Baseline, Claim, Effort, WorkItem
+from evo.evaluation.base import Baseline, Claim, Effort, Heard, WorkItem
 from evo.evaluation.device_use import device_use
 from evo.evaluation.draws import choose_draws
 from evo.evaluation.examination import Examination
@@ -18,7 +19,7 @@ from evo.evaluation.racing import CaseRace, race
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.stages import StageClock
 from evo.evaluation.tier import Candidate, Checked
-from evo.evaluation.tuning_rung import Preparation, TuningRung
+from evo.evaluation.tuning_rung import History, Preparation, TuningRung
 from evo.evaluation.turns import Turns
 from evo.knobs import Knobs, read_knobs
 from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id
@@ -47,9 +48,10 @@ class Climb:
         bench: Workbench,
         clock: StageClock,
         forms: Forms,
+        heard: Heard | None = None,
     ) -> None:
         self._task, self._item, self._settings, self._tier, self._bench = task, item, settings, tier, bench
-        self._clock, self._forms = clock, forms
+        self._clock, self._forms, self._heard = clock, forms, heard
         self._source = item.variant.source
         self._plan_hash = ""
         self._trials: list[Trial] = []
@@ -187,7 +189,9 @@ class Climb:
             job=lambda case, conf: self._job(case, conf, binaries=True),
             probe=lambda case, conf: self._job(case, conf, binaries=False),
         )
-        rung = TuningRung(self._task, knobs, self._hints(knobs), seed, self._tier, preparation)
+        heard = partial(self._heard, self._item.number) if self._heard is not None else None
+        history = History(self._item.known, heard)
+        rung = TuningRung(self._task, knobs, self._hints(knobs), seed, self._tier, preparation, history)
         try:
             rung.run(trials)
             if settings.deep_tune_trials > trials and knobs.size > trials and self._nears_the_front(rung):

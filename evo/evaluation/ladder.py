@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 
-from evo.evaluation.base import Claim, Effort, Evaluator, WorkItem
+from evo.evaluation.base import Claim, Effort, Evaluator, Heard, WorkItem
 from evo.evaluation.climb import Climb, searched_hash
 from evo.evaluation.examination import Examination
 from evo.evaluation.failed import Failed
@@ -55,6 +55,7 @@ class LadderEvaluator(Evaluator):
         self._sharing = Sharing()
         self._clock = tier.clock
         self._forms = Forms()
+        self._heard: Heard | None = None
 
     @property
     def device(self) -> str:
@@ -67,11 +68,17 @@ class LadderEvaluator(Evaluator):
         ready = READY_CLIMBS if self._tier.overlaps else 0
         return min(MAX_CLIMBS, self._bench.workers + ready)
 
+    def listen(self, heard: Heard) -> None:
+        """See `Evaluator`."""
+        self._heard = heard
+
     def evaluate(self, item: WorkItem, claim: Claim) -> Evaluation:
         """See `Evaluator`."""
         started = time.monotonic()
         tier = Turns(self._tier, self._sharing, self._clock)
-        climb = Climb(self._tasks[item.variant.task], item, self._settings, tier, self._bench, self._clock, self._forms)
+        climb = Climb(
+            self._tasks[item.variant.task], item, self._settings, tier, self._bench, self._clock, self._forms, self._heard
+        )
         try:
             evaluation = climb.search(claim) if item.effort is Effort.SEARCH else climb.verify(self._examinations)
         except Failed as error:

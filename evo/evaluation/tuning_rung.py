@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evo.evaluation.tier import Candidate
-from evo.evaluation.tuning import Answer, Tuner
+from evo.evaluation.tuning import Tuner
 from evo.evaluation.tuning_prior import guessed, probes
+from evo.evaluation.tuning_studies import PRUNED, answer_of
 from evo.evaluation.turns import Turns
 from evo.knobs import Knobs
 from evo.records import Configuration, Failure, Status, Trial
@@ -58,6 +59,20 @@ class Preparation:
 
 
 @dataclass(frozen=True)
+class History:
+    """What was found before, and who hears of what is found now.
+
+    Attributes:
+        known: Trials of an interrupted tuning of the same variant on the same device: questions that they answer are not timed again. As
+            equal answers give equal questions, tuning goes on where it was.
+        heard: Called with the trials of each configuration that was not known, as soon as they are there.
+    """
+
+    known: Sequence[Trial] = ()
+    heard: Callable[[Sequence[Trial]], None] | None = None
+
+
+@dataclass(frozen=True)
 class Probes:
     """Traces under way that a tuner's guess will be made of."""
 
@@ -86,12 +101,24 @@ class TuningRung:
         seed: Of the tuners.
         tier: Where candidates are timed.
         preparation: See `Preparation`.
+        history: See `History`.
     """
 
     def __init__(
-        self, task: Task, knobs: Knobs, hints: Sequence[Configuration], seed: int, tier: Turns, preparation: Preparation
+        self,
+        task: Task,
+        knobs: Knobs,
+        hints: Sequence[Configuration],
+        seed: int,
+        tier: Turns,
+        preparation: Preparation,
+        history: History = History(),
     ) -> None:
         self._task, self._tier, self._preparation = task, tier, preparation
+        self._heard = history.heard
+        self._known: dict[Configuration, dict[str, Trial]] = {}
+        for trial in history.known:
+            self._known.setdefault(trial.configuration, {})[trial.case] = trial
         self._cases = {case.name: case for case in task.training_cases}
         self.tuners = tuple(
             Tuner(knobs.space, knobs.default, hints, 0, seed + index, [case.name for case in group])
@@ -99,7 +126,8 @@ class TuningRung:
         )
         self.trials: list[Trial] = []
         """Every configuration tried per case, in an order that answers alone determine."""
-        self._timed: dict[str, dict[Configuration, tuple[float, Candidate]]] = {name: {} for name in self._cases}
+        self._timed: dict[str, dict[Configuration, float]] = {name: {} for name in self._cases}
+        self._candidates: dict[tuple[str, Configuration], Candidate] = {}
         self._probes: dict[int, Probes] = {}
 
     def run(self, trials: int) -> None:
@@ -125,8 +153,13 @@ class TuningRung:
             self._probes.clear()
 
     def ranked(self, case: Case) -> list[tuple[float, Candidate]]:
-        """What was timed on a case, fastest first; near contenders were timed twice and count by their mean."""
-        timed = sorted(self._timed[case.name].values(), key=lambda pair: pair[0])
+        """What was timed on a case, fastest first; near contenders were timed twice and count by their mean. Of what was known before,
+        the first few are compiled and the others left out."""
+        ordered = sorted(self._timed[case.name].items(), key=lambda pair: pair[1])
+        for configuration, _ in ordered[:FINALISTS]:
+            self._compiled(case, configuration)
+        held = [(latency, (case.name, configuration)) for configuration, latency in ordered]
+        timed = [(latency, self._candidates[key]) for latency, key in held if key in self._candidates]
         contenders = [pair for pair in timed[:FINALISTS] if pair[0] <= CONTEST * timed[0][0]]
         if len(contenders) < 2:
             return timed
@@ -138,7 +171,7 @@ class TuningRung:
 
     def best_us(self) -> Mapping[str, float]:
         """Case → the least latency seen, in microseconds, of the cases where anything ran."""
-        return {case: min(pair[0] for pair in timed.values()) for case, timed in self._timed.items() if timed}
+        return {case: min(timed.values()) for case, timed in self._timed.items() if timed}
 
     def _probe(self, place: int, tuner: Tuner, trials: int) -> None:
         """Begins the traces of a tuner's guess, where it will have something to choose."""
@@ -165,36 +198,42 @@ class TuningRung:
         self._guess(tuner)
         asked = tuple(tuner.ask_batch(GENERATION))
         if asked:
-            jobs = tuple(self._preparation.job(self._cases[name], item) for item in asked for name in tuner.cases)
-            under_way.append(Generation(tuner, asked, jobs, self._preparation.start(jobs)))
+            new = [item for item in asked if item not in self._known]
+            jobs = tuple(self._preparation.job(self._cases[name], item) for item in new for name in tuner.cases)
+            under_way.append(Generation(tuner, asked, jobs, self._preparation.start(jobs) if jobs else ()))
 
     def _answer(self, generation: Generation) -> None:
         tuner = generation.tuner
-        prepared = self._preparation.finish(generation.jobs, generation.futures)
+        prepared = iter(self._preparation.finish(generation.jobs, generation.futures) if generation.jobs else ())
         # Of answers given before this generation, so that its own order does not matter.
         bests = {name: best[1] for name in tuner.cases if (best := tuner.best_of(name)) is not None}
-        for place, configuration in enumerate(generation.asked):
-            first = place * len(tuner.cases)
-            items = zip(tuner.cases, prepared[first : first + len(tuner.cases)], strict=True)
-            tuner.tell_cases(self._tried(configuration, dict(items), bests))
+        for configuration in generation.asked:
+            if configuration in self._known:
+                trials = [trial for name, trial in self._known[configuration].items() if name in tuner.cases]
+            else:
+                trials = self._tried(configuration, {name: next(prepared) for name in tuner.cases}, bests)
+                if self._heard is not None:
+                    self._heard(trials)
+            for trial in trials:
+                if trial.latency_us is not None:
+                    self._timed[trial.case][configuration] = trial.latency_us
+            self.trials += trials
+            tuner.tell_cases(answer_of(configuration, trials))
 
-    def _tried(self, configuration: Configuration, items: Mapping[str, Prepared | Failure], bests: Mapping[str, float]) -> Answer:
-        latencies: dict[str, float] = {}
-        unfit: list[str] = []
-        rough = 0
+    def _tried(
+        self, configuration: Configuration, items: Mapping[str, Prepared | Failure], bests: Mapping[str, float]
+    ) -> list[Trial]:
+        trials = []
         for name, item in items.items():
             best = bests.get(name, math.inf)
             latency = self._latency(name, configuration, item, WORTH * best)
             if isinstance(latency, Failure):
-                unfit.append(name)
-                self.trials.append(Trial(name, configuration, latency.status, None, latency.message[:500]))
+                trials.append(Trial(name, configuration, latency.status, None, latency.message[:500]))
                 continue
-            latencies[name] = latency
-            rough += latency > WORTH * best
-            self.trials.append(Trial(name, configuration, Status.PASSED, latency, PRUNED if latency > WORTH * best else ""))
+            trials.append(Trial(name, configuration, Status.PASSED, latency, PRUNED if latency > WORTH * best else ""))
             if latency > HOPELESS * best:
                 break
-        return Answer(configuration, latencies, pruned=bool(latencies) and rough == len(latencies), unfit=tuple(unfit))
+        return trials
 
     def _latency(self, name: str, configuration: Configuration, item: Prepared | Failure, worth_us: float) -> float | Failure:
         if isinstance(item, Failure):
@@ -203,12 +242,17 @@ class TuningRung:
         candidate = Candidate(job.source, job.case, configuration, item.plan, item.binaries)
         latency = self._tier.latency_us(self._task, candidate, worth_us)
         if not isinstance(latency, Failure):
-            self._timed[name][configuration] = latency, candidate
+            self._candidates[name, configuration] = candidate
         return latency
 
-
-PRUNED = "pruned: its latency is rough, as it is far from the best"
-"""Message of a trial that was given up after a first look."""
+    def _compiled(self, case: Case, configuration: Configuration) -> None:
+        """Prepares what an earlier tuning timed; what cannot be prepared any more is chosen no more."""
+        if (case.name, configuration) in self._candidates:
+            return
+        job = self._preparation.job(case, configuration)
+        (item,) = self._preparation.finish([job], self._preparation.start([job]))
+        if isinstance(item, Prepared):
+            self._candidates[case.name, configuration] = Candidate(job.source, case, configuration, item.plan, item.binaries)
 
 
 def case_groups(cases: Sequence[Case]) -> tuple[tuple[Case, ...], ...]:

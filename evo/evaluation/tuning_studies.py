@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evo.evaluation.tuning import Answer, Tuner
-from evo.evaluation.tuning_rung import PRUNED
 from evo.knobs import Knobs
 from evo.records import Configuration, Status, Trial
+
+PRUNED = "pruned: its latency is rough, as it is far from the best"
+"""Message of a trial that was given up after a first look."""
 
 
 def rebuilt(knobs: Knobs, trials: Sequence[Trial], cases: Sequence[str], *, seed: int = 0) -> Tuner:
@@ -29,13 +31,15 @@ def rebuilt(knobs: Knobs, trials: Sequence[Trial], cases: Sequence[str], *, seed
 
 def answers_of(trials: Sequence[Trial]) -> tuple[Answer, ...]:
     """One answer per configuration, in the order in which they were tried. What ran and failed the gate later is infeasible."""
-    found: dict[Configuration, dict[str, Trial]] = {}
+    found: dict[Configuration, list[Trial]] = {}
     for trial in trials:
-        found.setdefault(trial.configuration, {})[trial.case] = trial
-    return tuple(_answer(configuration, by_case) for configuration, by_case in found.items())
+        found.setdefault(trial.configuration, []).append(trial)
+    return tuple(answer_of(configuration, tried) for configuration, tried in found.items())
 
 
-def _answer(configuration: Configuration, by_case: dict[str, Trial]) -> Answer:
+def answer_of(configuration: Configuration, trials: Sequence[Trial]) -> Answer:
+    """The answer that some trials of one configuration make; of several on one case the last counts."""
+    by_case = {trial.case: trial for trial in trials}
     latencies = {case: trial.latency_us for case, trial in by_case.items() if trial.latency_us is not None}
     pruned = bool(latencies) and all(by_case[case].message == PRUNED for case in latencies)
     unfit = tuple(case for case, trial in by_case.items() if trial.status is not Status.PASSED)

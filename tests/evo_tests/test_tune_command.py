@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from evo.commands.tune_store import transferred_hints
+from evo.commands.tune_store import TuningStore, transferred_hints
 from evo.errors import InputError
+from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.tuning_studies import rebuilt
 from evo.knobs import read_knobs
 from evo.main import main
-from population_store.base import RunHeader
+from evo.records import Configuration, Evaluation, Stage, Status, Trial, Variant
+from population_store.base import RunHeader, TrialEntry
 from population_store.opening import open_store
 from population_store.schema import VERSION_TABLE
 from tests.evo_tests import ladder_task as modules
 
+ROOT = Path(__file__).resolve().parents[2]
 TASK = str(Path(modules.__file__))
 PLAIN = (
     modules.GOOD.replace('CONFIG = {"BLOCK": 256, "num_warps": 4}', "")
@@ -63,6 +71,80 @@ def test_a_kernel_without_knobs_is_tuned_and_its_trials_are_kept(call: Call, tmp
         transferred_hints(store, "softmax", knobs)
 
 
+def test_a_killed_tuning_goes_on_and_loses_the_trial_in_hand_at_most(call: Call, tmp_path: Path) -> None:
+    kernel, store = write(tmp_path / "kernel.py", modules.GOOD), str(tmp_path / "trials.sqlite")
+    command = [
+        sys.executable,
+        "-m",
+        "evo.main",
+        "tune",
+        kernel,
+        "--task",
+        TASK,
+        "--device",
+        "cpu",
+        "--trials",
+        "4",
+        "--store",
+        store,
+    ]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as killed:
+        deadline = time.monotonic() + 120
+        while not recorded(store) and killed.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        killed.send_signal(signal.SIGKILL)
+    before = recorded(store)
+    assert killed.returncode == -signal.SIGKILL, "it was not killed in the middle"
+    assert 1 <= len(before) < 4
+    status, said, err = call(*command[4:])
+    assert status == 0, said + err
+    assert f"goes on from {len(before)} configurations that were tried before" in said
+    assert "best of 4 timed" in said
+    after = recorded(store)
+    assert after[: len(before)] == before
+    assert len({entry.trials[0].configuration for entry in after}) == len(after) == 4, "nothing was tried twice"
+    with open_store(store) as opened:
+        (row,) = opened.ranking("row_sums")
+    assert {trial.configuration for trial in row.search.trials} == {entry.trials[0].configuration for entry in after}
+
+
+def recorded(store: str) -> list[TrialEntry]:
+    """The trials that a store has of tunings, in order; none while there is no store."""
+    if not Path(store).exists():
+        return []
+    with open_store(store) as opened:
+        return [entry for _, entry in opened.journal() if isinstance(entry, TrialEntry)]
+
+
+def test_a_finished_tuning_is_gone_on_with_and_other_kernels_are_refused(tmp_path: Path) -> None:
+    url, settings = str(tmp_path / "trials.sqlite"), EvaluationSettings()
+    variant = Variant("row_sums", modules.GOOD)
+    trial = Trial("4096x1000", Configuration({"BLOCK": 64, "num_warps": 1}), Status.PASSED, 5.0)
+    with TuningStore(url, modules.TASK, variant, settings) as store:
+        store.hear("device", [trial])
+    with TuningStore(url, modules.TASK, variant, settings) as store:
+        assert store.known("device") == (trial,)
+        assert store.known("another device") == ()
+        verdict = Evaluation(
+            variant.variant_id, Status.WRONG_VALUES, Stage.GATE, "device", trials=(trial,), message="m", signature="s"
+        )
+        store.finish(verdict)
+    with TuningStore(url, modules.TASK, variant, settings) as store:
+        assert set(store.known("device")) == {trial}
+        store.hear("device", [dataclasses.replace(trial, latency_us=4.0)])
+    assert [(entry.number, entry.position) for entry in recorded(url)] == [(0, 0), (1, 0)]
+    assert transferred_hints(url, "row_sums", read_knobs(modules.GOOD)) == (trial.configuration,)
+    with pytest.raises(InputError, match="another kernel"):
+        TuningStore(url, modules.TASK, Variant("row_sums", modules.WRONG), settings)
+    task = dataclasses.replace(modules.TASK, name="others")
+    with pytest.raises(InputError, match="another task"):
+        TuningStore(url, task, Variant("others", modules.GOOD), settings)
+    search = str(tmp_path / "search.sqlite")
+    open_store(search, header=RunHeader("quickstart", 0, "{}", "{}", "{}", "2026-01-01T00:00:00")).close()
+    with pytest.raises(InputError, match="store of a search, 'quickstart'"):
+        TuningStore(search, modules.TASK, variant, settings)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -92,6 +174,8 @@ def test_other_mistakes_are_told_in_one_line(call: Call, tmp_path: Path) -> None
         (["--task", TASK, "--transfer", str(tmp_path / "none.sqlite")], "no such population store"),
         (["--task", TASK, "--transfer", kernel], "not a population store"),
         (["--task", TASK, "--transfer", newer], "9999"),
+        (["--task", TASK, "--store", newer], "9999"),
+        (["--task", TASK, "--store", kernel], "not a population store"),
         (["--task", TASK, "--out", kernel], "exists already"),
     ]
     for arguments, said in mistakes:

@@ -10,11 +10,11 @@ import pytest
 
 from evo.evaluation.stages import StageClock
 from evo.evaluation.tier import Candidate
-from evo.evaluation.tuning_rung import PRUNED, Preparation, TuningRung, case_groups
-from evo.evaluation.tuning_studies import answers_of, rebuilt
+from evo.evaluation.tuning_rung import History, Preparation, TuningRung, case_groups
+from evo.evaluation.tuning_studies import PRUNED, answers_of, rebuilt
 from evo.evaluation.turns import Sharing, Turns
 from evo.knobs import Knobs
-from evo.records import Configuration, Failure, Stage, Status
+from evo.records import Configuration, Failure, Stage, Status, Trial
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tracing.workbench import Job, Outer, Prepared
 from tests.evo_tests import ladder_task as modules
@@ -49,7 +49,12 @@ class Tabled(NoisyTier):
         return self._latency(candidate.case.name, candidate.configuration)
 
 
-def rung(tier: Tabled, fits: Callable[[Configuration], bool] = lambda _: True, hints: Sequence[Configuration] = ()) -> TuningRung:
+def rung(
+    tier: Tabled,
+    fits: Callable[[Configuration], bool] = lambda _: True,
+    hints: Sequence[Configuration] = (),
+    history: History = History(),
+) -> TuningRung:
     """Everything compiles at once, but for what does not fit."""
 
     def start(jobs: Sequence[Job]) -> list[Outer]:
@@ -66,7 +71,7 @@ def rung(tier: Tabled, fits: Callable[[Configuration], bool] = lambda _: True, h
         return [future.result() for future in futures]
 
     preparation = Preparation(start, finish, lambda case, conf: Job(modules.GOOD, TASK, case, conf))
-    return TuningRung(TASK, KNOBS, hints, 7, Turns(tier, Sharing(), StageClock()), preparation)
+    return TuningRung(TASK, KNOBS, hints, 7, Turns(tier, Sharing(), StageClock()), preparation, history)
 
 
 def test_each_case_keeps_its_own_best_of_shared_trials() -> None:
@@ -153,6 +158,34 @@ def test_contenders_are_timed_once_more() -> None:
 def test_cases_of_other_dtypes_are_tuned_apart() -> None:
     half = Case("half", (TensorSpec((8, 8), "float16"),), 128, 64)
     assert case_groups([*TASK.training_cases, half]) == (TASK.training_cases, (half,))
+
+
+def test_a_tuning_that_was_cut_off_times_nothing_twice_and_ends_where_it_would_have() -> None:
+    def fits(configuration: Configuration) -> bool:
+        return configuration["BLOCK"] != 512
+
+    whole = rung(Tabled(bowl), fits)
+    whole.run(12)
+    heard: list[Trial] = []
+
+    def cut_off(case: str, configuration: Configuration) -> float:
+        if len(heard) >= 10:
+            raise KeyboardInterrupt
+        return bowl(case, configuration)
+
+    with pytest.raises(KeyboardInterrupt):
+        rung(Tabled(cut_off), fits, history=History((), heard.extend)).run(12)
+    assert heard == whole.trials[: len(heard)]
+    tier, later = Tabled(bowl), list[Trial]()
+    resumed = rung(tier, fits, history=History(heard, later.extend))
+    resumed.run(12)
+    assert resumed.trials == whole.trials
+    assert heard + later == whole.trials
+    assert not {(trial.case, trial.configuration) for trial in heard} & {(case, item) for case, item, _ in tier.timed}
+    compiled = sum(event.startswith("compile") for event in tier.events)
+    assert compiled == len({trial.configuration for trial in later}), "what was known is not compiled either"
+    for case in TASK.training_cases:
+        assert resumed.ranked(case)[0][1].configuration == whole.ranked(case)[0][1].configuration
 
 
 def test_a_study_is_rebuilt_from_its_trials() -> None:

@@ -282,4 +282,5 @@ def _bound(target: ast.expr, item: Any) -> dict[str, Any]:
 
 
 def _unread(node: ast.AST) -> NotApplicableError:
-    return NotApplicableError(f"the autotuner's configurations are not read from `{ast.unparse(node)[:60]}`")
+    text = " ".join(ast.unparse(node).split())  # a reason is one line, however the module is laid out
+    return NotApplicableError(f"the autotuner's configurations are not read from `{text[:60]}`")

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evo.errors import DeviceError, WorkerDied
+from evo.errors import DeviceError, WorkerDied, WorkerOutOfMemory
 from evo.evaluation.base import Baseline, Claim, Effort, Evaluator, WorkItem
 from evo.evaluation.draws import choose_draws
 from evo.evaluation.failed import Failed
@@ -82,9 +82,14 @@ class Host:
         """Calls a method of the hosting process.
 
         Raises:
-            DeviceError: It died; no candidate can bring that about, so the device or this program is at fault.
+            DeviceError: It died; no candidate can bring that about, so the device or this program is at fault. Where memory did not
+                suffice, that is so in a new process, too, which holds nothing of others.
         """
         with self._watched():
+            try:
+                return self._started().call(method, *arguments, self._deadline_s, deadline_s=HOST_DEADLINE_S)
+            except WorkerOutOfMemory:
+                self._described = {}
             return self._started().call(method, *arguments, self._deadline_s, deadline_s=HOST_DEADLINE_S)
 
     def fresh(self) -> None:

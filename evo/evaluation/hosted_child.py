@@ -78,6 +78,7 @@ def describe(error: BaseException) -> dict[str, str]:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(SOURCE_NAME)]
     statuses = {
         Refused: "rejected", WrongStructure: "wrong_structure", CompilationError: "compile_error", OutOfResources: "out_of_resources",
+        torch.OutOfMemoryError: "out_of_resources",
     }  # fmt: skip
     status = next((name for kind, name in statuses.items() if isinstance(error, kind)), "runtime_error")
     text = str(error).strip() or type(error).__name__

@@ -16,6 +16,9 @@ WRITES_BEHIND_ITS_INPUT = GOOD.replace(
 )
 HANGS = GOOD.replace("    return y\n", "    while True:\n        pass\n")
 EXITS = GOOD.replace("    return y\n", "    import os\n    os._exit(0)\n")
+TOO_LARGE = GOOD.replace(
+    "    return y\n", "    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')\n"
+)
 RAISES = GOOD.replace("    return y\n", "    raise ValueError('no')\n")
 ANOTHER_SHAPE = GOOD.replace("    return y\n", "    return y.unsqueeze(0)\n")
 RETURNS_ITS_INPUT = GOOD.replace("    return y\n", "    return x[:, 0]\n")

@@ -7,6 +7,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from evo.evaluation.hosted_host import CpuHost, Observed
 from evo.evaluation.hosted_sides import HostedWork
 from evo.records import Failure
@@ -27,6 +29,17 @@ class EndingOnce(Ending):
 
     def observe(self, work: HostedWork, *arguments: Any) -> Observed | Failure:
         return (CpuHost if Path(work.task).with_suffix(".looks").exists() else Ending).observe(self, work, *arguments)
+
+
+class FullOnce(CpuHost):
+    """Finds no memory at the first latency; the next process does."""
+
+    def latency_us(self, work: HostedWork, *arguments: Any) -> float | Failure:
+        try:
+            Path(work.task).with_suffix(".full").touch(exist_ok=False)
+        except FileExistsError:
+            return 7.0
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
 
 class Unmakeable:

@@ -52,6 +52,7 @@ def test_a_kernel_that_looks_at_values_passes_on_every_case(host: CpuHost) -> No
         ("WRITES_BEHIND_ITS_INPUT", Status.GUARD_VIOLATION, "outside its buffers"),
         ("EXITS", Status.RUNTIME_ERROR, "ended its process: exit 0"),
         ("RAISES", Status.RUNTIME_ERROR, "ValueError: no\n  at line"),
+        ("TOO_LARGE", Status.OUT_OF_RESOURCES, "Tried to allocate 2.00 GiB.\n  at line"),
         ("ANOTHER_SHAPE", Status.WRONG_STRUCTURE, "[1, 3]"),
         ("RETURNS_ITS_INPUT", Status.WRONG_STRUCTURE, "output 0 shares memory with argument 0"),
         ("RETURNS_ONE_BUFFER_TWICE", Status.WRONG_STRUCTURE, "output 0 shares memory with output 1"),

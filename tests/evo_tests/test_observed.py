@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evo.evaluation.hosted import Host
+from evo.evaluation.hosted_sides import HostedWork
 from evo.evaluation.observed import RecordedUse, difference
 from evo.evaluation.tier import Candidate
 from evo.records import Configuration, Failure, Stage, Status
@@ -125,6 +126,14 @@ def test_a_module_whose_use_cannot_be_recorded_twice_is_refused(
 
 def test_a_host_that_ends_once_is_no_verdict(over: Callable[[str], RecordedUse], tracer: Tracer, copied_task: Task) -> None:
     assert over("EndingOnce").examine(copied_task, [candidate(tracer, copied_task, HONEST)]) == ("recorded use",)
+
+
+def test_a_host_without_memory_is_tried_again_in_a_new_process(tmp_path: Path) -> None:
+    host = Host("cpu", 30, "tests.evo_tests.served_hosts:FullOnce")
+    try:
+        assert host.call("latency_us", HostedWork(str(tmp_path / "task.py"), "", {}), "case", 1) == 7.0
+    finally:
+        host.close()
 
 
 def test_a_machine_that_cannot_record_says_so(over: Callable[[str], RecordedUse], tracer: Tracer, task: Task) -> None:

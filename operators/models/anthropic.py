@@ -60,7 +60,7 @@ class AnthropicModel(Model):
         limiter: Of the endpoint; None for one of its own, which only heeds pauses.
         max_tokens: Longest reply that operators ask it for, thinking included.
         base_url: Another endpoint that speaks the Messages API; None for the SDK's choice (``ANTHROPIC_BASE_URL`` or its own).
-        timeout_s: Longest time of one `complete`, retries and all waiting included; None for ten minutes, or for a batch 25 hours.
+        timeout_s: Longest time of one `complete` from when it may be sent, retries included; None for ten minutes, or for a batch 25 hours.
         silence_s: Longest silence of the endpoint within it.
         max_retries: Further attempts after 408, 409, 429, 5xx and transport errors; the SDK waits between them, as long as
             ``retry-after`` says.
@@ -119,6 +119,7 @@ class AnthropicModel(Model):
     async def complete(self, prompt: Prompt) -> Exchange:
         """See `Model.complete`."""
         call = _Call(Attempts(self._ledger, self._limiter, Bound.of(prompt, self._price, self._factor)))
+        await call.attempts.prepare()
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -94,22 +94,37 @@ class Attempts:
         self._bound = bound
         self._open: Reservation | None = None
         self._booked = 0.0
+        self._prepared = False
         self.sent = 0
 
-    async def begin(self) -> None:
-        """Waits until one more attempt may be sent.
+    async def prepare(self) -> None:
+        """Waits until the first attempt may be sent; to be called before the time of a call begins to count, for others may be first.
 
         Raises:
             SpendLimitError: There is no money for it.
         """
-        self.finish(None)  # an attempt before this one that left without an answer may have been billed
+        await self._acquire()
+        self._prepared = True
+
+    async def begin(self) -> None:
+        """One more attempt is sent, as soon as it may be.
+
+        Raises:
+            SpendLimitError: There is no money for it.
+        """
+        if not self._prepared:
+            self.finish(None)  # an attempt before this one that left without an answer may have been billed
+            await self._acquire()
+        self._prepared = False
+        self.sent += 1
+
+    async def _acquire(self) -> None:
         await self._limiter.permission(self._bound.likely_tokens)
         try:
             self._open = await self._account.reserve(self._bound.dollars, self._bound.tokens)
         except BaseException:
             self._limiter.correct(self._bound.likely_tokens)
             raise
-        self.sent += 1
 
     def refused(self, status: int, headers: Mapping[str, str]) -> None:
         """The endpoint answered with an error status, which is never billed. One that is overloaded is left alone by everybody."""
@@ -127,6 +142,8 @@ class Attempts:
             Dollars that the call has cost so far.
         """
         if self._open is not None:
+            if self._prepared:
+                bill, self._prepared = (0.0, 0), False  # it was never sent
             dollars, tokens = (self._open.dollars, self._open.tokens) if bill is None else bill
             self._open.settle(dollars, tokens)
             self._open = None

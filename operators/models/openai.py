@@ -74,7 +74,7 @@ class OpenAiModel(Model):
         temperature: Of sampling.
         server: Which one it is, where replies shall be held to a grammar.
         free: It costs nothing, e.g. because it is your own.
-        timeout_s: Longest time of one `complete`, retries and all waiting included.
+        timeout_s: Longest time of one `complete` from when it may be sent, retries included.
         silence_s: Longest silence of the endpoint within it.
         max_retries: Further attempts after 408, 409, 429, 5xx and transport errors.
         prices: A price file that comes before ours.
@@ -130,6 +130,7 @@ class OpenAiModel(Model):
     async def complete(self, prompt: Prompt) -> Exchange:
         """See `Model.complete`."""
         call = _Call(Attempts(self._ledger, self._limiter, Bound.of(prompt, self._price)))
+        await call.attempts.prepare()
         started = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout_s):

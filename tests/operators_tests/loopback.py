@@ -29,6 +29,11 @@ __all__ = ["Answer", "Bill", "Failure", "Loopback", "Lost", "Message", "Raw", "r
 _BATCHES = re.compile(r"/v1/messages/batches(?:/(?P<id>\w+))?(?P<results>/results)?")
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # of connections that wait to be accepted; the default of 5 resets those of a burst
+
+
 class Loopback:
     """Answers requests, alone or in batches, in the order of the script; the last answer is repeated for ever.
 
@@ -67,8 +72,7 @@ class Loopback:
         self.created = 0
         self.authorizations: list[str] = []
         self.bills: list[Bill] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property

@@ -155,7 +155,7 @@ def test_200_requests_at_once_never_overrun_the_budget(endpoint: Open) -> None:
         assert opened.count() < 200 or not opened.over_http  # files say that they cost little, and so go on
     done = [result for result in results if isinstance(result, Exchange)]
     assert len(done) > 5
-    assert all(isinstance(result, Exchange | SpendLimitError) for result in results)
+    assert {type(result).__name__ for result in results} <= {"Exchange", "SpendLimitError"}
     assert sum(result.usage.dollars for result in done) == pytest.approx(ledger.spent)
     assert ledger.spent <= 0.4
     assert sum(result.usage.tokens for result in done) == ledger.spent_tokens <= 200_000
@@ -163,11 +163,11 @@ def test_200_requests_at_once_never_overrun_the_budget(endpoint: Open) -> None:
 
 def test_every_attempt_waits_for_the_endpoints_limiter(endpoint: Open) -> None:
     bucket = Bucket(requests_per_minute=60_000)
-    bucket.pause(0.3)
+    bucket.pause(0.6)
     with endpoint([reply(GOOD)]) as opened:
         started = time.perf_counter()
-        complete(opened.model(limiter=LocalLimiter(bucket)))
-        assert time.perf_counter() - started >= 0.3
+        complete(opened.model(limiter=LocalLimiter(bucket), timeout_s=0.5))  # its own time begins when it may be sent
+        assert time.perf_counter() - started >= 0.6
 
 
 def test_a_grammar_that_a_model_does_not_support_changes_nothing(endpoint: Open) -> None:

@@ -84,7 +84,7 @@ class Budget:
 
     Attributes:
         evaluations: Search evaluations over all tasks, starting kernels included.
-        wall_s: Seconds the engine has been up, over all sessions of the run.
+        wall_s: Seconds since the first evaluator was ready, summed over all sessions of the run.
         gpu_s: Seconds of device time that evaluations reported.
         dollars: Price of language-model exchanges, US dollars.
         tokens: What language models read and write, cached or not.

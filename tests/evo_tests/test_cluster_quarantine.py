@@ -17,7 +17,8 @@ from evo.cluster.spec import RunSpec
 from evo.commands.search import make_header
 from evo.config import RunConfig
 from evo.errors import DeviceError
-from evo.records import EventKind
+from evo.main import main
+from evo.records import Event, EventKind, Spent
 from evo.reporting.status import StatusReader, render_status
 from population_store.opening import open_store
 from tests.evo_tests.journal_check import check_journal
@@ -63,3 +64,26 @@ def test_a_run_without_a_good_device_ends_and_says_which_and_why(
     config = simulated_config().model_copy(update={"evaluator": f"{evaluator_module}:all_bad"})
     with pytest.raises(DeviceError, match=r"in quarantine: GPU 1 .*7 words of memory"):
         drive(config, tmp_path / "run.sqlite")
+
+
+def test_who_resumes_a_run_is_told_which_devices_were_in_quarantine(
+    tmp_path: Path, simulated_config: Callable[..., RunConfig], capfd: pytest.CaptureFixture[str]
+) -> None:
+    import ray
+
+    from evo.cluster.setup import load_tasks
+
+    if ray.cluster_resources().get("GPU"):
+        pytest.skip("this machine has one, so the run would go on")
+    config = simulated_config()
+    config = config.model_copy(update={"cluster": config.cluster.model_copy(update={"device": "gpu"})})
+    store = tmp_path / "run.sqlite"
+    with open_store(str(store), write=True, header=make_header(config, load_tasks(config))) as opened:
+        opened.record(
+            [Event(EventKind.QUARANTINED, "", 0, "", "", "evaluator-0: GPU 1 fails its health check twice")] * 2, Spent()
+        )
+    with pytest.raises(SystemExit):
+        main(["resume", str(store)])
+    out, err = capfd.readouterr()
+    assert out.count("used again only if it passes its health check now: evaluator-0: GPU 1 fails") == 1
+    assert "cluster.device" in err, "it got as far as to look for a GPU"

@@ -8,6 +8,9 @@ from typing import Any, Self
 
 from evo.plain import Record
 
+REFUSAL = "refusal"
+"""Stop reason of an exchange whose model would not answer."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Usage(Record):

@@ -45,6 +45,7 @@ class PlainLines:
         self._kind = kind
         self._clock = clock
         self._best: dict[str, str] = {}
+        self._failing: set[str] = set()
         self._printed_at: float | None = None
 
     def __call__(self, progress: Progress) -> None:
@@ -53,6 +54,11 @@ class PlainLines:
             if task.best_variant and self._best.get(task.task) != task.best_variant:
                 self._best[task.task] = task.best_variant
                 self._print(f"{task.task}: best {_best(task, self._kind)}")
+        for text in progress.failing:
+            model = text.partition(" failed ")[0]
+            if model not in self._failing:
+                self._failing.add(model)
+                self._print(text)
         now = self._clock()
         if self._printed_at is None or now - self._printed_at >= LINE_EVERY_S:
             self._printed_at = now
@@ -69,7 +75,8 @@ def live_table(progress: Progress, kind: LatencyKind) -> Group:
         islands = " ".join(f"{island.best:.2f}" for island in task.islands)
         counts = (task.evaluations, task.passed, task.restarts, task.front)
         table.add_row(task.task, *map(str, counts), islands, _best(task, kind) if task.best_variant else "")
-    return Group(table, Text(f"{progress.phase}: {_figures(progress)}"))
+    failing = [Text(text, style="bold") for text in progress.failing]
+    return Group(table, Text(f"{progress.phase}: {_figures(progress)}"), *failing)
 
 
 def _best(task: TaskProgress, kind: LatencyKind) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evo.records import Evaluation, Event, EventKind, LatencyKind, Request, Spent, TrustLevel
+from evo.exchanges import REFUSAL
+from evo.records import Evaluation, Event, EventKind, LatencyKind, NoProposal, Request, Spent, TrustLevel
 from evo.reporting.lineages import Abandoned, LineageReader, traps_table, traps_text
 from population_store.base import EvaluationEntry, OutcomeEntry, PopulationStore, Purpose, Ranked, RunHeader
 
@@ -40,6 +41,15 @@ class IslandStatus:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """How many requests of a model failed, how many it refused, and why the last one came to nothing."""
+
+    failed: int = 0
+    refused: int = 0
+    last: str = ""
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """One look at a store.
 
@@ -52,6 +62,7 @@ class RunStatus:
         checks: What verifications checked besides values and time, or why they could not, each with how often.
         islands: See `IslandStatus`.
         bills: Model name → (requests, dollars).
+        troubles: Of the models that had some.
         events: All events.
         abandoned: Lineages given up, what they cost and what the restarts after them gave.
     """
@@ -67,6 +78,7 @@ class RunStatus:
     bills: Mapping[str, tuple[int, float]]
     events: tuple[Event, ...]
     abandoned: tuple[Abandoned, ...] = ()
+    troubles: Mapping[str, Trouble] = field(default_factory=dict)
 
     @property
     def finished(self) -> str | None:
@@ -82,6 +94,7 @@ class StatusReader:
         self._store = store
         self._read_up_to = 0
         self._bills: dict[str, tuple[int, float]] = {}
+        self._troubles: dict[str, Trouble] = {}
         self._tasks: dict[int, str] = {}
         self._outcomes: dict[int, str] = {}
         self._known: set[str] = set()
@@ -103,6 +116,7 @@ class StatusReader:
             checks=Counter(check for rows in rankings.values() for row in rows if row.verify for check in row.verify.checks),
             islands=_islands(rankings, events),
             bills=dict(self._bills),
+            troubles=dict(self._troubles),
             events=events,
             abandoned=self._lineages.abandoned(),
         )
@@ -123,6 +137,11 @@ class StatusReader:
         for exchange in entry.outcome.exchanges:
             requests, dollars = self._bills.get(exchange.model, (0, 0.0))
             self._bills[exchange.model] = (requests + 1, dollars + exchange.usage.dollars)
+            failed, refused = exchange.stop_reason == "error", exchange.stop_reason == REFUSAL
+            if failed or refused:
+                had = self._troubles.get(exchange.model, Trouble())
+                last = entry.outcome.reason if isinstance(entry.outcome, NoProposal) else had.last
+                self._troubles[exchange.model] = Trouble(had.failed + failed, had.refused + refused, last)
         if entry.variant is None:
             self._outcomes[entry.number] = "no_proposal"
         elif entry.variant.variant_id in self._known:
@@ -153,6 +172,8 @@ def render_status(status: RunStatus) -> RenderableType:
     if status.bills:
         bills = (f"{model}: {requests} requests, ${dollars:.2f}" for model, (requests, dollars) in sorted(status.bills.items()))
         parts.append(Text("models: " + "; ".join(bills)))
+    for model, had in sorted(status.troubles.items()):
+        parts.append(Text(f"{model}: {had.failed} requests failed, {had.refused} refused; the last: {_one_line(had.last, 300)}"))
     earlier = [event for event in status.events[:-SHOWN_EVENTS] if event.kind is EventKind.QUARANTINED]
     for event in (*earlier, *status.events[-SHOWN_EVENTS:]):
         where = " ".join(part for part in (event.task, event.lineage) if part)
@@ -196,7 +217,10 @@ def spent_line(spent: Spent, budget: Mapping[str, float]) -> str:
     ]
     if spent.dollars or "dollars" in budget:
         limit = f" of ${budget['dollars']:.2f}" if "dollars" in budget else ""
-        parts.append(f"${spent.dollars:.2f}{limit}")
+        held = f" and ${spent.held_dollars:.2f} for requests whose bill is not known" if spent.held_dollars >= 0.005 else ""
+        parts.append(f"${spent.dollars:.2f}{held}{limit}")
+    if "tokens" in budget:
+        parts.append(f"{spent.tokens + spent.held_tokens} of {budget['tokens']:g} tokens")
     return ", ".join(parts)
 
 

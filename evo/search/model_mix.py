@@ -15,11 +15,12 @@ from enum import Enum
 
 import numpy as np
 
+from evo.exchanges import REFUSAL
 from evo.records import NoProposal, Proposal, Request
 from evo.search.bandit import Arm
 
-REFUSAL = "refusal"
-"""Stop reason of an exchange whose model would not answer."""
+FAILING_FROM = 3
+"""Failures in a row from which on a model is said to fail."""
 
 FREE_SHARE = 0.25
 """A model counts as if a proposal of it cost at least this share of the mean: evaluating it costs time in any case."""
@@ -101,6 +102,7 @@ class ModelMix:
         self.bandit = bandit
         self._limit = failure_limit
         self._failures: dict[str, int] = {}
+        self._reasons: dict[str, str] = {}
         self._refused: dict[tuple[str, tuple[str, ...]], set[str]] = {}
         self._unanswered: list[Request] = []
 
@@ -108,6 +110,11 @@ class ModelMix:
     def is_open(self) -> bool:
         """Whether any model may be asked; also where no models are known, for then nobody counts."""
         return not self.models or any(self._answers(model) for model in self.models)
+
+    @property
+    def failing(self) -> dict[str, tuple[int, str]]:
+        """Models that fail again and again: how often in a row, and why the last time."""
+        return {model: (count, self._reasons[model]) for model, count in self._failures.items() if count >= FAILING_FROM}
 
     def redirected(self, number: int, still_open: Callable[[Request], bool]) -> Request | None:
         """The oldest question that a model refused and another one may answer, as a new request without a model."""
@@ -146,6 +153,8 @@ class ModelMix:
         if dollars > 0 or not failed:  # a request that reached nobody says nothing about the price
             self.bandit.pay(request.model, dollars)
         self._failures[request.model] = self._failures.get(request.model, 0) + 1 if failed else 0
+        if isinstance(outcome, NoProposal) and failed:
+            self._reasons[request.model] = outcome.reason
         if not (failed and outcome.exchanges and outcome.exchanges[-1].stop_reason == REFUSAL):
             return Refusal.NONE
         refused = self._refused.setdefault((request.operator, request.parents), set())

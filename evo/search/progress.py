@@ -78,6 +78,7 @@ class Progress:
         spent, budget: Used and allowed.
         leased, lent: Evaluations and proposals handed out at this moment.
         phase: ``starting evaluators``, ``search``, ``verify`` or ``finished``.
+        failing: Language models that fail again and again, each in words for a person.
     """
 
     tasks: tuple[TaskProgress, ...]
@@ -87,6 +88,7 @@ class Progress:
     leased: int
     lent: int
     phase: str
+    failing: tuple[str, ...] = ()
 
 
 def progress_of(ledger: Ledger, leased: int, lent: int, phase: str) -> Progress:
@@ -97,7 +99,15 @@ def progress_of(ledger: Ledger, leased: int, lent: int, phase: str) -> Progress:
         for name, arm in sorted(bandit.arms.items())
     )
     tasks = tuple(_task(state) for state in ledger.states.values())
-    return Progress(tasks, operators, ledger.meter.spent, ledger.meter.budget, leased, lent, phase)
+    return Progress(tasks, operators, ledger.meter.spent, ledger.meter.budget, leased, lent, phase, _failing(ledger))
+
+
+def _failing(ledger: Ledger) -> tuple[str, ...]:
+    worst: dict[str, tuple[int, str]] = {}
+    for state in ledger.states.values():
+        for model, found in state.mix.failing.items():
+            worst[model] = max(found, worst.get(model, found))
+    return tuple(f"{model} failed {count} times in a row: {reason}" for model, (count, reason) in sorted(worst.items()))
 
 
 def _task(state: TaskState) -> TaskProgress:

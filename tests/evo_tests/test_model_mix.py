@@ -76,6 +76,7 @@ def test_a_model_whose_requests_reach_nobody_is_not_taken_for_cheap() -> None:
         mix.answered(request("dear", number), Proposal("x", "s", (exchange("dear", 0.1),)))
     assert mix.bandit.arms["cheap"].paid == 0 if "cheap" in mix.bandit.arms else True
     mix.answered(request("cheap", 9), down)
+    assert mix.failing == {"cheap": (5, "no connection")}
     rng = np.random.default_rng(0)
     assert {mix.with_model(request(""), rng).model for _ in range(100)} == {"dear"}, "given up after five failures in a row"
     mix.new_session()

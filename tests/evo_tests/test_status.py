@@ -198,3 +198,32 @@ def test_a_terminal_gets_one_table_with_every_task() -> None:
     with progress_display(Console(file=out, width=120, force_terminal=True), LatencyKind.MEASURED) as observe:
         observe(progress("abcdef", 1.5))
     assert "1.50×" in out.getvalue()
+
+
+def test_what_models_fail_at_and_what_nobody_knows_the_bill_of_is_said(tmp_path: Path) -> None:
+    failed = dataclasses.replace(EXCHANGE, model="down", stop_reason="error", usage=Usage())
+    refused = dataclasses.replace(EXCHANGE, model="shy", stop_reason="refusal")
+    outcomes = [
+        NoProposal("down: 401 authentication_error [bold]", failed=True, exchanges=(failed,)),
+        NoProposal("the model refused to answer", failed=True, exchanges=(refused,)),
+    ]
+    with open_store(str(tmp_path / "run.sqlite"), header=HEADER) as store:
+        for number, outcome in enumerate(outcomes):
+            request = Request(number, "softmax", 0, "softmax/0/0", "llm", ())
+            store.record([request, OutcomeEntry(number, outcome, None)], Spent(dollars=0.25, held_dollars=0.5))
+        status = StatusReader(store).look()
+    text = " ".join(printed(render_status(status)).split())
+    assert "$0.25 and $0.50 for requests whose bill is not known of $2.00" in text
+    assert "down: 1 requests failed, 0 refused; the last: down: 401 authentication_error [bold]" in text
+    assert "shy: 0 requests failed, 1 refused; the last: the model refused to answer" in text
+
+
+def test_a_log_says_once_that_a_model_fails_again_and_again() -> None:
+    out = io.StringIO()
+    lines = PlainLines(Console(file=out, width=200), LatencyKind.MODELLED, lambda: 0.0)
+    for count in (3, 4):
+        failing = (f"some-model failed {count} times in a row: 401 [auth]",)
+        lines(dataclasses.replace(progress(), failing=failing))
+        assert failing[0] in printed(live_table(dataclasses.replace(progress(), failing=failing), LatencyKind.MODELLED))
+    assert out.getvalue().count("some-model failed 3 times in a row: 401 [auth]") == 1
+    assert "4 times" not in out.getvalue()

@@ -94,16 +94,11 @@ def measure_command(options: argparse.Namespace, session: dict[str, Any], begun:
     from experiments.tuning.measuring import Plan, measure, opened  # imports torch
 
     plan = Plan(options.values, options.gate, options.seed)
-    with opened(options.device, options.workers) as place:
-        measure(
-            place,
-            subjects(options.only),
-            plan,
-            options.out,
-            session,
-            begun + options.limit_s,
-            lambda text: print(text, flush=True),
-        )
+    left = [item for item in subjects(options.only) if not (options.out / "grids" / f"{item.name}.json").exists()]
+    if left:
+        until = begun + options.limit_s
+        with opened(options.device, options.workers) as place:
+            measure(place, left, plan, options.out, session, until, lambda text: print(text, flush=True))
     print("\n".join(grids_table(load_grids(options.out))), flush=True)
 
 

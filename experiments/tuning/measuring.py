@@ -254,7 +254,7 @@ def measure(
     until: float,
     tell: Callable[[str], None],
 ) -> None:
-    """Measures the grids that the folder lacks and writes each as soon as it is there; the next compiles meanwhile.
+    """Measures grids and writes each as soon as it is there; the next compiles meanwhile.
 
     Args:
         place: See `opened`.
@@ -265,7 +265,7 @@ def measure(
         until: `time.monotonic()` after which no kernel is begun that may not end in time.
         tell: Called with one line per kernel.
     """
-    left = [subject for subject in wanted if not (folder / "grids" / f"{subject.name}.json").exists()]
+    left = list(wanted)
     longest = 0.0
     with ThreadPoolExecutor(1) as compiling:
         ahead = compiling.submit(compile_grid, place, left[0], plan) if left else None

@@ -17,10 +17,11 @@ from evo.knobs import read_knobs
 from evo.records import Configuration
 from experiments import tuning_truth as script
 from experiments.tuning.autotune import Retuned, Tuned
-from experiments.tuning.catalogue import SUBJECTS, configurations, cut_down, knobs_of, subjects
+from experiments.tuning.catalogue import SUBJECTS, Subject, configurations, cut_down, knobs_of, subjects
 from experiments.tuning.grid import PASSED, Entry, Grid, load_grids, pooled_noise
 from experiments.tuning.importance import importances, write_chart
 from experiments.tuning.kernel_tuner_side import exported, kernel_tuner_courses
+from experiments.tuning.measuring import Plan, measure, opened
 from experiments.tuning.standing import overall, standing, standings
 from experiments.tuning.strategies import STRATEGIES, Course, budget, course, gpu_seconds, observed, replay
 
@@ -214,18 +215,43 @@ def test_replayed_grids_make_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "importance" / "second.svg").exists()
 
 
-def test_modelled_grids_are_measured_gated_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["measure", "--device", "cpu:cuda:90", "--workers", "2", "--commit", "abc", "--only", "transpose"]
-    script.main([*command, "--out", str(tmp_path / "one"), "--values", "1"])
-    assert load_grids(tmp_path / "one")[0].reasons == {"passed": 1}
-    few = [*command, "--out", str(tmp_path), "--values", "2", "--gate", "declared"]
-    script.main(few)
+def test_a_modelled_grid_is_measured_gated_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["measure", "--device", "cpu:cuda:90", "--workers", "2", "--commit", "abc", "--only", "transpose", "--values", "1"]
+    script.main([*command, "--out", str(tmp_path)])
     (grid,) = load_grids(tmp_path)
+    assert grid.reasons == {"passed": 1}
     assert not grid.measured
     assert grid.device == "cuda:90 (modelled)"
-    assert len(grid.entries) == len(grid.valid) == 32
     assert grid.session["commit"] == "abc"
-    assert "transpose: 32 of 32 configurations pass" in capsys.readouterr().out
+    (entry,) = grid.entries
+    assert entry.programs == 8192 * 8192 / (32 * 32)
+    assert entry.registers > 0
+    assert "transpose: 1 of 1 configurations pass" in capsys.readouterr().out
     written = (tmp_path / "grids" / "transpose.json").stat().st_mtime_ns
-    script.main(few)
+    script.main([*command, "--out", str(tmp_path)])  # there is nothing left to do
     assert (tmp_path / "grids" / "transpose.json").stat().st_mtime_ns == written
+
+
+class Small(Subject):
+    """Matrix transposition with four configurations; the tiles of two are larger than Triton allows."""
+
+    @property
+    def source(self) -> str:
+        """The kernel module with another space."""
+        head, _, rest = super().source.partition("SPACE = {")
+        space = "SPACE = {'BLOCK_M': [32, 16384], 'num_warps': [1, 4]}\n"
+        return head.replace('"BLOCK_N": 32', '"BLOCK_N": 128') + space + rest.partition("}\n")[2]
+
+
+def test_with_the_declared_configuration_gated_all_are_timed_and_what_does_not_fit_is_kept_with_its_reason(
+    tmp_path: Path,
+) -> None:
+    told: list[str] = []
+    with opened("cpu:cuda:90", 2) as place:
+        measure(place, [Small("transpose", "8192x8192")], Plan(gate="declared"), tmp_path, {}, math.inf, told.append)
+    (grid,) = load_grids(tmp_path)
+    assert len(grid.entries) == 4
+    assert {entry.configuration["BLOCK_M"] for entry in grid.valid} == {32}
+    assert grid.reasons["passed"] == 2
+    assert all(entry.message for entry in grid.entries if entry.latency_us is None)
+    assert told[0].startswith("transpose: 2 of 4 configurations pass")

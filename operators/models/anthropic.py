@@ -116,6 +116,11 @@ class AnthropicModel(Model):
         self._clients: _Clients = weakref.WeakKeyDictionary()
         self._gathering: _Batches = weakref.WeakKeyDictionary()
 
+    @property
+    def least_dollars(self) -> float:
+        """See `Model.least_dollars`."""
+        return Bound.of(Prompt((), "?", "", self.max_tokens), self._price, self._factor).dollars
+
     async def complete(self, prompt: Prompt) -> Exchange:
         """See `Model.complete`."""
         call = _Call(Attempts(self._ledger, self._limiter, Bound.of(prompt, self._price, self._factor)))

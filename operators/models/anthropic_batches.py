@@ -19,7 +19,7 @@ from anthropic.types.messages import MessageBatchIndividualResponse
 
 from evo.errors import SpendLimitError
 from operators.models.anthropic_attempts import NEVER_SENT, described
-from operators.models.attempts import back_off, out_of_money, spend_code
+from operators.models.attempts import back_off, heed, out_of_money, spend_code
 from operators.models.limits import Limiter
 
 PRICE_FACTOR = 0.5
@@ -158,6 +158,7 @@ class Batches:
                 code = spend_code(error.status_code, error.body)
                 if code:
                     raise out_of_money(self._model, code, error.request_id) from None
+                heed(self._limiter, error.status_code, error.response.headers)
                 if number == _CREATE_RETRIES or not (error.status_code == 429 or error.status_code >= 500):
                     raise BatchFailure(described(error), billed=False) from None
                 headers: httpx2.Headers = error.response.headers

@@ -129,8 +129,7 @@ class Attempts:
     def refused(self, status: int, headers: Mapping[str, str]) -> None:
         """The endpoint answered with an error status, which is never billed. One that is overloaded is left alone by everybody."""
         self.finish((0.0, 0))
-        if status in _OVERLOADED:
-            self._limiter.pause(retry_after_s(headers) or _PAUSE_S)
+        heed(self._limiter, status, headers)
 
     def finish(self, bill: tuple[float, int] | None) -> float:
         """Settles the attempt in flight, if any.
@@ -151,6 +150,12 @@ class Attempts:
             if bill is not None:
                 self._limiter.correct(self._bound.likely_tokens - tokens)
         return self._booked
+
+
+def heed(limiter: Limiter, status: int, headers: Mapping[str, str]) -> None:
+    """Leaves an endpoint alone that says it is overloaded, for as long as it says."""
+    if status in _OVERLOADED:
+        limiter.pause(retry_after_s(headers) or _PAUSE_S)
 
 
 async def back_off(number: int, headers: Mapping[str, str]) -> None:

@@ -96,6 +96,11 @@ class Model(ABC):
         return self._max_tokens
 
     @property
+    def least_dollars(self) -> float:
+        """What has to be set aside for the shortest prompt with a reply of `max_tokens`; 0 where nothing is billed."""
+        return 0.0
+
+    @property
     def supports_grammar(self) -> bool:
         """Whether its server lets no reply through that does not match the grammar of a prompt."""
         return False

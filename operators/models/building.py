@@ -89,7 +89,7 @@ def build_model(
 
     Raises:
         ConfigError: Unknown provider, an option that its client does not have, or a value that it refuses.
-        InputError: The key is missing, or the model has no known price under a dollar cap.
+        InputError: The key is missing, or, under a dollar cap, the model has no known price or is too dear for one request.
     """
     check_model(provider, options or {})
     arguments: dict[str, Any] = {
@@ -100,9 +100,13 @@ def build_model(
         **(options or {}),
     }
     try:
-        return client_of(provider)(name, **arguments)
+        model = client_of(provider)(name, **arguments)
     except ValueError as error:
         raise ConfigError(f"models: {provider} {name}", action=str(error)) from None
+    if ledger.cap is not None and model.least_dollars > ledger.cap:
+        least = f"one request to {name} may cost ${model.least_dollars:.4f}: raise it, or lower the model's max_tokens"
+        raise ConfigError("budget.dollars", given=ledger.cap, action=least)
+    return model
 
 
 def client_of(provider: str) -> type[Model]:

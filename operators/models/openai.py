@@ -123,6 +123,11 @@ class OpenAiModel(Model):
         self._clients: _Clients = weakref.WeakKeyDictionary()
 
     @property
+    def least_dollars(self) -> float:
+        """See `Model.least_dollars`."""
+        return Bound.of(Prompt((), "?", "", self.max_tokens), self._price).dollars
+
+    @property
     def supports_grammar(self) -> bool:
         """See `Model.supports_grammar`."""
         return self._server is not None

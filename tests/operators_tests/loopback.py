@@ -119,6 +119,10 @@ class Loopback:
             self._results[name] = (looks, lines[::-1])  # in no order that anybody may rely on
             return self._described(name)
 
+    def fail_next_batch(self, failure: Failure) -> None:
+        """What the next attempt to create a batch gets."""
+        self._creating.insert(0, failure)
+
     def look(self, name: str) -> dict[str, Any]:
         """What the endpoint says of a batch."""
         with self._lock:

@@ -79,3 +79,10 @@ def test_a_base_url_holds_no_password() -> None:
     with pytest.raises(ConfigError, match="keys come from the environment") as caught:
         build_model("anthropic", MODEL, ledger=Ledger(1.0), base_url="https://me:hunter2@example.org")
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_budget_too_small_for_one_request_is_told_before_a_run_begins() -> None:
+    with pytest.raises(ConfigError, match=r"budget\.dollars; given 0\.1; one request to claude-opus-5-5 may cost \$0\.33"):
+        build_model("anthropic", MODEL, ledger=Ledger(0.1))
+    build_model("anthropic", MODEL, ledger=Ledger(0.1), max_tokens=2_000)
+    build_model("anthropic", MODEL, ledger=Ledger(0.2), options={"batch": True})

@@ -163,11 +163,33 @@ def test_200_requests_at_once_never_overrun_the_budget(endpoint: Open) -> None:
 
 def test_every_attempt_waits_for_the_endpoints_limiter(endpoint: Open) -> None:
     bucket = Bucket(requests_per_minute=60_000)
-    bucket.pause(0.6)
+    bucket.pause(1.3)
     with endpoint([reply(GOOD)]) as opened:
         started = time.perf_counter()
-        complete(opened.model(limiter=LocalLimiter(bucket), timeout_s=0.5))  # its own time begins when it may be sent
-        assert time.perf_counter() - started >= 0.6
+        complete(opened.model(limiter=LocalLimiter(bucket), timeout_s=1.2))  # its own time begins when it may be sent
+        assert time.perf_counter() - started > 1.2
+
+
+def test_a_rate_limit_stops_everybody_who_asks_that_endpoint(endpoint: Open) -> None:
+    bucket = Bucket()
+    with endpoint([Failure(429, "rate_limit_error", headers={"retry-after": "0.6"}), reply(GOOD)]) as opened:
+        if opened.server is None:
+            pytest.skip("files know no rate limits")
+        opened.server.fail_next_batch(Failure(429, "rate_limit_error", headers={"retry-after": "0.6"}))
+        first, second = (opened.model(limiter=LocalLimiter(bucket)) for _ in range(2))
+        server = opened.server
+
+        async def both() -> float:
+            asked = asyncio.create_task(first.complete(PROMPT))
+            while not server.count and not server.created:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            started = time.perf_counter()
+            await asyncio.gather(second.complete(PROMPT), asked, return_exceptions=True)
+            await asyncio.gather(first.close(), second.close())
+            return time.perf_counter() - started
+
+        assert asyncio.run(both()) > 0.4
 
 
 def test_a_grammar_that_a_model_does_not_support_changes_nothing(endpoint: Open) -> None:

@@ -15,7 +15,6 @@ from evo.errors import InputError, SpendLimitError
 from evo.records import Exchange
 from operators.models.base import Prompt, RequestError
 from operators.models.ledger import Ledger
-from operators.models.limits import Bucket, LocalLimiter
 from operators.models.openai import OpenAiModel
 from operators.models.prices import read_prices
 from tests.operators_tests.loopback import Answer, Failure, Loopback, Message, Raw, reply
@@ -167,25 +166,6 @@ def test_passing_trouble_is_retried_after_the_told_time_and_not_billed(status: i
     assert time.perf_counter() - started > 0.3
     assert server.count == 2
     assert ledger.spent == exchange.usage.dollars < 0.02
-
-
-def test_a_rate_limit_stops_everybody_who_asks_that_endpoint() -> None:
-    bucket = Bucket()
-    with Loopback([Failure(429, "rate_limit_exceeded", headers={"retry-after": "0.6"}), reply(GOOD)]) as server:
-        first, second = (model(server, limiter=LocalLimiter(bucket)) for _ in range(2))
-
-        async def both() -> float:
-            asked = asyncio.create_task(first.complete(PROMPT))
-            while not server.count:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-            started = time.perf_counter()
-            await second.complete(PROMPT)
-            await asked
-            return time.perf_counter() - started
-
-        assert asyncio.run(both()) > 0.4
-    assert server.count == 3
 
 
 @pytest.mark.parametrize(

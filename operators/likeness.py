@@ -64,10 +64,11 @@ def normal_form(source: str) -> str | None:
 def similarity(first: str, second: str) -> float:
     """Share of common shingles (Jaccard), from 0 to 1; names that a module chooses and numbers do not count."""
     a, b = shingles(first), shingles(second)
-    return len(a & b) / len(a | b) if a or b else 1.0
+    shared = len(a & b)
+    return shared / (len(a) + len(b) - shared) if a or b else 1.0
 
 
-@functools.lru_cache(maxsize=8192)
+@functools.lru_cache(maxsize=2048)
 def shingles(source: str, *, names: bool = False) -> frozenset[int]:
     """Hashes of all runs of `SHINGLE` tokens.
 

@@ -54,7 +54,7 @@ def leaks(source: str, forbidden: Collection[str]) -> bool:
     return any(_holds(source, text) for text in forbidden)
 
 
-@functools.lru_cache(maxsize=8192)
+@functools.lru_cache(maxsize=2048)
 def _holds(source: str, text: str) -> bool:
     plain, wanted = _plain(source), _plain(text)
     if not wanted:

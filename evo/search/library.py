@@ -13,7 +13,9 @@ from population_store.opening import open_store
 BEST_OF_TASK = 4
 """Variants taken of each task of a store."""
 
-MAX_FILES = 2_000
+MAX_FILES = 1_000
+"""Of a folder, the first in order of their paths: every one is compared with the kernel at hand in every request."""
+
 MAX_BYTES = 60_000
 """Of a file; longer ones are no examples."""
 

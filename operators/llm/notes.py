@@ -15,6 +15,9 @@ TABU_LIMIT = 20
 LESSON_LIMIT = 8
 WORKED_LIMIT = 8
 
+HISTORY_CHARACTERS = 16_000
+"""Of the best of the history; a longer one would cost more than the parents, which are shown in any case."""
+
 EXAMPLE_CHARACTERS = 8_000
 """Longer examples are left out: half a kernel teaches nothing."""
 
@@ -57,7 +60,8 @@ def history_text(history: Collection[Parent], parents: Collection[Parent], *, so
     lines = "\n".join(f"{number}. {_summary(item)}" for number, item in enumerate(others, start=1))
     best = others[-1]
     text = fenced(lines)
-    if source and best.evaluation is not None and best.evaluation.status is Status.PASSED:
+    passed = best.evaluation is not None and best.evaluation.status is Status.PASSED
+    if source and passed and len(best.variant.source) <= HISTORY_CHARACTERS:
         text += f"\n\nSource of number {len(others)}:\n\n{fenced(best.variant.source, 'python')}"
     return text
 

@@ -15,6 +15,7 @@ from evo.errors import ConfigError
 from operators.models.base import Model
 from operators.models.ledger import Account
 from operators.models.limits import Limiter
+from operators.models.recording import RecordingModel
 
 NOT_PROVIDERS = (
     "anthropic_attempts",
@@ -25,12 +26,16 @@ NOT_PROVIDERS = (
     "ledger",
     "limits",
     "prices",
+    "recording",
     "replaying",
 )
 """Modules of `operators.models` that a configuration cannot name."""
 
 _COMMON = frozenset({"name", "ledger", "limiter", "max_tokens", "base_url"})
 """What every client takes and a configuration has keys for."""
+
+RECORD = "record"
+"""An option that every provider has: the path of a cassette to write its answers to (`operators.models.recording`)."""
 
 
 def providers() -> tuple[str, ...]:
@@ -57,8 +62,10 @@ def check_model(provider: str, options: Mapping[str, bool | int | float | str], 
     parameters = inspect.signature(cls).parameters
     allowed = [key for key in parameters if key not in _COMMON]
     for key, value in options.items():
+        if key == RECORD and isinstance(value, str):
+            continue
         if key not in allowed:
-            raise ConfigError(f"{where}: options of {provider}", given=key, allowed=allowed)
+            raise ConfigError(f"{where}: options of {provider}", given=key, allowed=[*allowed, RECORD])
         if not _fits(value, hints[key]):
             raise ConfigError(f"{where}: options.{key} of {provider}", given=value, allowed=_shown(hints[key]))
     for key in allowed:
@@ -99,6 +106,7 @@ def build_model(
         "base_url": base_url,
         **(options or {}),
     }
+    cassette = arguments.pop(RECORD, None)
     try:
         model = client_of(provider)(name, **arguments)
     except ValueError as error:
@@ -106,7 +114,7 @@ def build_model(
     if ledger.cap is not None and model.least_dollars > ledger.cap:
         least = f"one request to {name} may cost ${model.least_dollars:.4f}: raise it, or lower the model's max_tokens"
         raise ConfigError("budget.dollars", given=ledger.cap, action=least)
-    return model
+    return model if cassette is None else RecordingModel(model, cassette)
 
 
 def client_of(provider: str) -> type[Model]:

@@ -29,7 +29,11 @@ GOOD = "Strategy: tiles.\n```python\nx = 1\n```"
 Open = Callable[[Sequence[Answer]], contextlib.AbstractContextManager[Endpoint]]
 
 
-@pytest.fixture(params=[*providers(), "anthropic in batches"])
+ENDPOINTLESS = ("recorded",)
+"""Says what another one said, and is tested with those."""
+
+
+@pytest.fixture(params=[*(name for name in providers() if name not in ENDPOINTLESS), "anthropic in batches"])
 def endpoint(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     provider, _, mode = request.param.partition(" ")
     quiet_environment(monkeypatch, tmp_path, providers())

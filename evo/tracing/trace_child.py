@@ -94,18 +94,19 @@ def load_module(source: str, configuration: Mapping[str, Any]) -> ModuleType:
     return module
 
 
+VALUE_ERRORS = ("DataDependentOutputException", "DynamicOutputShapeException")
+"""By name, since they lie in private modules of torch."""
+
+
 def describe(error: BaseException) -> dict[str, str]:
     """A failure record in JSON form for an exception of candidate code."""
     text = str(error)[:MAX_TEXT].strip() or type(error).__name__
     line = _candidate_line(error)
     if isinstance(error, Refused):
         status, stage = "rejected", "trace"
-    elif isinstance(error, Untraceable) or type(error).__name__ in (
-        "DataDependentOutputException",
-        "DynamicOutputShapeException",
-    ):
+    elif value := _value_asked(error):
         status, stage = "untraceable", "trace"
-        text = f"the wrapper needs a value on the host: {text}"
+        text = f"the wrapper needs a value on the host: {value}"
     elif isinstance(error, CompilationError):
         status, stage = "compile_error", "compile"
     else:
@@ -114,6 +115,15 @@ def describe(error: BaseException) -> dict[str, str]:
     message = f"{text}\n  at line {line}" if line and status != "compile_error" else text
     signature = f"{status}:{type(error).__name__}:" + re.sub(r"[\d'\"`]+|0x[0-9a-f]+", "#", text.splitlines()[-1])[:120]
     return {"status": status, "stage": stage, "message": message[:8000], "signature": signature}
+
+
+def _value_asked(error: BaseException | None) -> str:
+    """What asked for a value that a trace does not have, empty if nothing did; torch's own checks raise another error from that one."""
+    while error is not None:
+        if isinstance(error, Untraceable) or type(error).__name__ in VALUE_ERRORS:
+            return str(error)[:MAX_TEXT].strip() or type(error).__name__
+        error = error.__cause__
+    return ""
 
 
 def _candidate_line(error: BaseException) -> str:

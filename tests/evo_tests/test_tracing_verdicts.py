@@ -60,6 +60,11 @@ WRONG = {
     "host tensor": (body("y = torch.empty(x.shape)\nlaunch(x, y)\nreturn y"), Status.REJECTED, "device=x.device"),
     "reads a value": (body("y = torch.empty_like(x)\nif x.sum() > 0:\n    launch(x, y)\nreturn y"), Status.UNTRACEABLE, "host"),
     "item": (body("n = x[0, 0].item()\ny = torch.empty_like(x)\nlaunch(x, y)\nreturn y"), Status.UNTRACEABLE, "item"),
+    "compares": (
+        body("y = torch.empty_like(x)\nlaunch(x, y)\ntorch.testing.assert_close(y, x)\nreturn y"),
+        Status.UNTRACEABLE,
+        "host",
+    ),
     "to the host": (body("y = torch.empty_like(x)\nlaunch(x, y)\nreturn y.cpu()"), Status.UNTRACEABLE, "cpu"),
     "raises": (body("raise KeyError('lost')"), Status.TRACE_ERROR, "lost"),
     "exits": (body("os._exit(0)"), Status.TRACE_ERROR, "exit 0"),

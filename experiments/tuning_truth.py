@@ -14,21 +14,25 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, it has its own folder on the path, not the checkout
 
 from evo.commands.measured import measured_with, typed, write_results
+from evo.evaluation.tuning_surrogate import Guess
 from evo.records import Configuration
 from experiments.tuning.autotune import Tuned, run_autotune
 from experiments.tuning.catalogue import subjects
 from experiments.tuning.grid import Grid, load_grids
+from experiments.tuning.guessing import guesses
 from experiments.tuning.importance import write_chart
 from experiments.tuning.kernel_tuner_side import STRATEGIES as THEIRS
 from experiments.tuning.kernel_tuner_side import kernel_tuner_courses
@@ -83,7 +87,7 @@ def parser() -> argparse.ArgumentParser:
     replaying.add_argument("--share", type=float, default=0.15, help="trials, as a share of the valid configurations")
     replaying.add_argument("--noise", type=float, help="standard deviation of what strategies see; left out: as measured")
     replaying.add_argument("--kernel-tuner", help="an interpreter that has the package kernel-tuner")
-    replaying.add_argument("--workers", type=int, default=1, help="processes")
+    replaying.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     for command in (measuring, tuning, replaying):
         command.add_argument("--commit", help="of this project, for copies without their git history")
     return found
@@ -149,11 +153,14 @@ def autotune_row(grid: Grid, tuned: Tuned) -> dict[str, Any]:
 def strategies_command(options: argparse.Namespace, session: dict[str, Any]) -> None:
     """Replays all strategies, writes and prints the figures."""
     grids = [grid for grid in load_grids(options.out) if grid.valid]
+    # For processes to come, which use the cores already: small matrices are slower on several threads.
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     noise = {grid.name: chosen_noise(grid, options.noise) for grid in grids}
     seeds = range(options.seeds)
-    courses = replayed(grids, noise, list(seeds), options.share, options.workers)
+    known = guesses(grids)
+    courses = replayed(grids, noise, known, list(seeds), options.share, options.workers)
     if options.kernel_tuner:
-        courses += kernel_tuner_courses(options.kernel_tuner, grids, list(seeds), noise, options.share)
+        courses += kernel_tuner_courses(options.kernel_tuner, grids, list(seeds), noise, options.share, workers=options.workers)
     rows = standings(grids, courses, options.share)
     path = options.out / "autotune.json"
     theirs = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
@@ -163,6 +170,7 @@ def strategies_command(options: argparse.Namespace, session: dict[str, Any]) -> 
         "seeds": list(seeds),
         "share": options.share,
         "noise": noise,
+        "guessed": sorted(known),
         "kernel_tuner": list(THEIRS) if options.kernel_tuner else [],
         "overall": overall(rows),
         "standings": rows,
@@ -170,7 +178,7 @@ def strategies_command(options: argparse.Namespace, session: dict[str, Any]) -> 
         "importances": {grid.name: write_chart(grid, options.out / "importance") for grid in grids},
     }
     write_results(options.out, NAME, results, page(results, grids))
-    print(printed(results), flush=True)
+    print(printed(results, grids), flush=True)
 
 
 def chosen_noise(grid: Grid, given: float | None) -> float:
@@ -180,13 +188,23 @@ def chosen_noise(grid: Grid, given: float | None) -> float:
     return max(grid.noise, grid.noise_floor) if grid.measured else MODELLED_NOISE
 
 
-def replayed(grids: Sequence[Grid], noise: dict[str, float], seeds: Sequence[int], share: float, workers: int) -> list[Course]:
+def replayed(
+    grids: Sequence[Grid],
+    noise: Mapping[str, float],
+    known: Mapping[str, Guess],
+    seeds: Sequence[int],
+    share: float,
+    workers: int,
+) -> list[Course]:
     """All courses of `STRATEGIES`, in an order that does not depend on the number of processes."""
-    asked = [(grid, name, seed, noise[grid.name], share) for grid in grids for name in STRATEGIES for seed in seeds]
-    if workers == 1:
-        return [replay(*item) for item in asked]
-    with ProcessPoolExecutor(workers) as processes:
-        return list(processes.map(replay, *zip(*asked, strict=True)))
+    asked = [
+        (grid, name, seed, noise[grid.name], share, known.get(grid.name))
+        for grid in grids
+        for name in STRATEGIES
+        for seed in seeds
+    ]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as processes:
+        return list(processes.map(replay, *zip(*asked, strict=True), chunksize=5))
 
 
 if __name__ == "__main__":

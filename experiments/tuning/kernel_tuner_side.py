@@ -6,6 +6,7 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def kernel_tuner_courses(
     share: float,
     strategies: Sequence[str] = STRATEGIES,
     deadline_s: float = 1800.0,
+    workers: int = 1,
 ) -> list[Course]:
     """The courses of all its strategies.
 
@@ -78,6 +80,7 @@ def kernel_tuner_courses(
         share: Of the valid configurations, as trials; Kernel Tuner counts each distinct configuration once, failed ones too.
         strategies: Of Kernel Tuner.
         deadline_s: For everything.
+        workers: Processes.
 
     Raises:
         TritonEvolveError: The interpreter lacks the package, or it failed.
@@ -91,14 +94,14 @@ def kernel_tuner_courses(
                 path = Path(folder) / f"{grid.name}-{seed}.json"
                 path.write_text(json.dumps(exported(grid, seen)), encoding="utf-8")
                 asked.append({"cache": str(path), "seed": seed, "trials": budget(grid, share), "grid": grid.name})
-        request = Path(folder) / "request.txt"
-        request.write_text(json.dumps({"asked": asked, "strategies": list(strategies)}), encoding="utf-8")
-        answer = Path(folder) / "answer.txt"
-        command = [python, str(CHILD), str(request), str(answer)]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=deadline_s, check=False, cwd=folder)
-        if ran.returncode or not answer.exists():
-            raise TritonEvolveError(f"Kernel Tuner failed in {python}: {ran.stderr.strip().splitlines()[-1:]}")
-        found = json.loads(answer.read_text(encoding="utf-8"))
+        parts = [asked[place::workers] for place in range(min(workers, len(asked)))]
+        with ThreadPoolExecutor(len(parts)) as threads:
+            answers = threads.map(
+                lambda place: _ask(python, Path(folder), place, parts[place], strategies, deadline_s), range(len(parts))
+            )
+            found = [item for answer in answers for item in answer]
+        order = {(item["grid"], item["seed"]): place for place, item in enumerate(asked)}
+        found.sort(key=lambda item: order[item["grid"], item["seed"]])
     named = {grid.name: {key(grid, entry.configuration): entry.configuration for entry in grid.entries} for grid in grids}
     every = {grid.name: grid for grid in grids}
     return [
@@ -111,3 +114,17 @@ def kernel_tuner_courses(
         )
         for item in found
     ]
+
+
+def _ask(
+    python: str, folder: Path, place: int, asked: Sequence[dict[str, Any]], strategies: Sequence[str], deadline_s: float
+) -> list[dict[str, Any]]:
+    """What one process of its interpreter answers."""
+    request, answer = folder / f"request-{place}.txt", folder / f"answer-{place}.txt"
+    request.write_text(json.dumps({"asked": asked, "strategies": list(strategies)}), encoding="utf-8")
+    command = [python, str(CHILD), str(request), str(answer)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=deadline_s, check=False, cwd=folder)
+    if ran.returncode or not answer.exists():
+        raise TritonEvolveError(f"Kernel Tuner failed in {python}: {ran.stderr.strip().splitlines()[-1:]}")
+    found: list[dict[str, Any]] = json.loads(answer.read_text(encoding="utf-8"))
+    return found

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evo.commands.measured import described
 from experiments.tuning.grid import Grid
+from experiments.tuning.kernel_tuner_side import PREFIX as THEIR_PREFIX
+from experiments.tuning.standing import overall
 from experiments.tuning.strategies import QUICK, WITHIN
+
+LARGE = 200
+"""Valid configurations of a grid that counts."""
 
 
 def grids_table(grids: Sequence[Grid]) -> list[str]:
@@ -102,20 +108,71 @@ def autotune_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def page(results: Mapping[str, Any], grids: Sequence[Grid]) -> str:
     """The whole page."""
     share = results["share"]
-    parts = [[described(results["session"])], [explanation(results, grids)], overall_table(results["overall"], share)]
+    parts = [
+        [described(results["session"])],
+        verdict(results, grids),
+        [explanation(results, grids)],
+        overall_table(results["overall"], share),
+    ]
     if results["autotune"]:
         parts.append(autotune_table(results["autotune"]))
     parts += [grids_table(grids), kernels_table(results["standings"], share), list(importance_lines(results["importances"]))]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
+def verdict(results: Mapping[str, Any], grids: Sequence[Grid]) -> list[str]:
+    """The findings in words: ours beside each of the others, on grids large enough to count."""
+    large = {grid.name for grid in grids if len(grid.valid) >= LARGE}
+    rows = [row for row in results["standings"] if row["grid"] in large]
+    by_name = {row["strategy"]: row for row in overall(rows)}
+    if "ours" not in by_name:
+        return [f"No grid has {LARGE} valid configurations."]
+    mine, share = by_name["ours"], f"{results['share']:.0%}"
+    kind = "measured" if all(grid.measured for grid in grids) else "modelled, not measured"
+    lines = [
+        f"* **Ours is within 2 % of the best of the grid on {mine['near']} of {mine['grids']} kernels** with trials for at most {share} of "
+        f"the valid configurations (median over {len(results['seeds'])} seeds; grids {kind}, those of at least {LARGE} valid "
+        f"configurations count). Quality after {QUICK} trials {mine['quality_quick']:.3f}, in the end {mine['quality_end']:.3f}, on the "
+        f"worst kernel {mine['worst_end']:.3f}."
+    ]
+    theirs = [row for name, row in by_name.items() if name.startswith(THEIR_PREFIX)]
+    best = max(theirs, key=lambda row: (row["near"], row["quality_end"]), default=None)
+    others = {
+        "the same without its guess": by_name.get("ours, without a guess"),
+        "random search": by_name.get("random"),
+        "Optuna's TPE with its defaults": by_name.get("TPE, defaults"),
+        f"Kernel Tuner's best of {len(theirs)} strategies, chosen afterwards ({best['strategy'] if best else ''})": best,
+    }
+    for name, row in others.items():
+        if row is not None:
+            lines.append(
+                f"* {name}: {row['near']} of {row['grids']} kernels; quality after {QUICK} trials {row['quality_quick']:.3f}, in the end "
+                f"{row['quality_end']:.3f}, on the worst kernel {row['worst_end']:.3f}."
+            )
+    lines.append(
+        f"* GPU time of a quick tune ({QUICK} timings and one gate): {mine['quick_gpu_s']:.2f} s in the median over kernels, "
+        f"{max(row['quick_gpu_s'][1] for row in rows if row['strategy'] == 'ours'):.2f} s for the slowest."
+    )
+    whole = [row for row in results["autotune"] if not row["error"] and row.get("ours_s")]
+    if whole:
+        ratios = sorted(row["extrapolated_s"] / row["ours_s"] for row in whole)
+        lines.append(
+            f"* `triton.autotune` on the same spaces takes {statistics.median(ratios):.1f} times the wall time of ours in the median of "
+            f"{len(whole)} kernels ({ratios[0]:.1f} to {ratios[-1]:.1f}); what is extrapolated is marked below."
+        )
+    return lines
+
+
 def explanation(results: Mapping[str, Any], grids: Sequence[Grid]) -> str:
     """How the figures came about."""
     devices = ", ".join(sorted({grid.device for grid in grids}))
+    guessed = results.get("guessed", [])
     noises = ", ".join(f"{name} {value:.2%}" for name, value in results["noise"].items())
     return (
         f"Grids of {devices}, measured with: {described(grids[0].session) if grids[0].session else 'unknown'} "
-        f"Seeds {results['seeds']}. A trial is a distinct configuration that was tried, infeasible ones included; a strategy has "
+        f"Seeds {results['seeds']}. Ours begins with a guess from a dozen traces on a CPU (kernels: {', '.join(guessed) or 'none'}), which "
+        "knows data-sheet figures and nothing of these grids. A trial is a distinct configuration that was tried, infeasible ones "
+        "included; a strategy has "
         f"{results['share']:.0%} of the number of valid configurations. It sees latencies with noise (one draw per configuration and "
         f"seed, standard deviation: {noises}), chooses the fastest it saw and is judged by the truth: quality is the grid's best latency "
         "over that of the choice. Within 2 % counts from the trial after which it stays so. Kernel Tuner: its simulation mode on the "
@@ -129,12 +186,14 @@ def importance_lines(importances: Mapping[str, Mapping[str, float]]) -> Iterator
     yield ""
     for name, shares in importances.items():
         texts = ", ".join(f"{knob} {share:.2f}" for knob, share in shares.items())
-        yield f"* {name}: {texts} ([chart](importance/{name}.svg))"
+        yield f"* {name}: {texts}"
+    yield ""
+    yield from (f"![Importance of the knobs of {name}](importance/{name}.svg)" for name in importances)
 
 
-def printed(results: Mapping[str, Any]) -> str:
+def printed(results: Mapping[str, Any], grids: Sequence[Grid]) -> str:
     """What the terminal shows last."""
-    lines = overall_table(results["overall"], results["share"])
+    lines = [*verdict(results, grids), "", *overall_table(results["overall"], results["share"])]
     if results["autotune"]:
         lines += ["", *autotune_table(results["autotune"])]
     return "\n".join(lines)

@@ -12,6 +12,7 @@ import optuna
 
 from evo.evaluation.tuning import Tuner
 from evo.evaluation.tuning_rung import AHEAD, GENERATION
+from evo.evaluation.tuning_surrogate import Guess
 from evo.records import Configuration
 from experiments.tuning.grid import Grid
 
@@ -83,9 +84,9 @@ def course(grid: Grid, strategy: str, seed: int, tried: Sequence[Configuration],
     return Course(grid.name, strategy, seed, tuple(tried), tuple(quality))
 
 
-def ours(grid: Grid, seen: Oracle, trials: int, seed: int) -> list[Configuration]:
+def ours(grid: Grid, seen: Oracle, trials: int, seed: int, guess: Guess | None) -> list[Configuration]:
     """The tuner of this project without hints, with as many trials under way as in a climb, where the next compile meanwhile."""
-    tuner = Tuner(grid.space, grid.default, [], trials, seed)
+    tuner = Tuner(grid.space, grid.default, [], trials, seed, guess=guess)
     tried: list[Configuration] = []
     under_way: deque[Configuration] = deque()
     while True:
@@ -98,14 +99,19 @@ def ours(grid: Grid, seen: Oracle, trials: int, seed: int) -> list[Configuration
         tuner.tell(configuration, seen[configuration], seen[configuration] is not None)
 
 
-def random_search(grid: Grid, seen: Oracle, trials: int, seed: int) -> list[Configuration]:
+def ours_blind(grid: Grid, seen: Oracle, trials: int, seed: int, guess: Guess | None) -> list[Configuration]:
+    """The same, with nothing known before the first trial."""
+    return ours(grid, seen, trials, seed, None)
+
+
+def random_search(grid: Grid, seen: Oracle, trials: int, seed: int, guess: Guess | None) -> list[Configuration]:
     """Uniform, without repeats."""
     everything = [entry.configuration for entry in grid.entries]
     order = np.random.default_rng([seed, 1]).permutation(len(everything))
     return [everything[int(place)] for place in order[:trials]]
 
 
-def plain_tpe(grid: Grid, seen: Oracle, trials: int, seed: int) -> list[Configuration]:
+def plain_tpe(grid: Grid, seen: Oracle, trials: int, seed: int, guess: Guess | None) -> list[Configuration]:
     """Optuna's TPE as it is: its defaults, categorical knobs, infinity for what fails; repeats cost nothing."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
@@ -122,15 +128,20 @@ def plain_tpe(grid: Grid, seen: Oracle, trials: int, seed: int) -> list[Configur
     return list(tried)
 
 
-Strategy = Callable[[Grid, Oracle, int, int], list[Configuration]]
+Strategy = Callable[[Grid, Oracle, int, int, Guess | None], list[Configuration]]
 
-STRATEGIES: Mapping[str, Strategy] = {"ours": ours, "random": random_search, "TPE, defaults": plain_tpe}
+STRATEGIES: Mapping[str, Strategy] = {
+    "ours": ours,
+    "ours, without a guess": ours_blind,
+    "random": random_search,
+    "TPE, defaults": plain_tpe,
+}
 
 
-def replay(grid: Grid, strategy: str, seed: int, noise: float, share: float) -> Course:
-    """One course of a strategy of `STRATEGIES`."""
+def replay(grid: Grid, strategy: str, seed: int, noise: float, share: float, guess: Guess | None = None) -> Course:
+    """One course of a strategy of `STRATEGIES`; only ours makes use of a guess."""
     seen = observed(grid, seed, noise)
-    tried = STRATEGIES[strategy](grid, seen, budget(grid, share), seed)
+    tried = STRATEGIES[strategy](grid, seen, budget(grid, share), seed, guess)
     return course(grid, strategy, seed, tried, seen)
 
 

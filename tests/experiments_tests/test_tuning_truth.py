@@ -19,6 +19,7 @@ from experiments import tuning_truth as script
 from experiments.tuning.autotune import Retuned, Tuned
 from experiments.tuning.catalogue import SUBJECTS, Subject, configurations, cut_down, knobs_of, subjects
 from experiments.tuning.grid import PASSED, Entry, Grid, load_grids, pooled_noise
+from experiments.tuning.guessing import guesses
 from experiments.tuning.importance import importances, write_chart
 from experiments.tuning.kernel_tuner_side import exported, kernel_tuner_courses
 from experiments.tuning.measuring import Plan, measure, opened
@@ -210,6 +211,11 @@ def test_replayed_grids_make_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["autotune"][0]["ours_s"] > 0
     page = (tmp_path / "tuning_truth.md").read_text()
     assert "commit abc" in page
+    assert "**Ours is within 2 % of the best of the grid on 2 of 2 kernels**" in page
+    assert "* random search: " in page
+    assert "* GPU time of a quick tune" in page
+    assert "![Importance of the knobs of second](importance/second.svg)" in page
+    assert "`triton.autotune` on the same spaces takes" in page
     assert "| first | 300 of 300 | 150.0 | 150 | 1.000 |" in page
     assert "| strategy | kernels within 2 %" in capsys.readouterr().out
     assert (tmp_path / "importance" / "second.svg").exists()
@@ -223,6 +229,7 @@ def test_a_modelled_grid_is_measured_gated_and_kept(tmp_path: Path, capsys: pyte
     assert not grid.measured
     assert grid.device == "cuda:90 (modelled)"
     assert grid.session["commit"] == "abc"
+    assert set(guesses([grid])) == {"transpose"}
     (entry,) = grid.entries
     assert entry.programs == 8192 * 8192 / (32 * 32)
     assert entry.registers > 0

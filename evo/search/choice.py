@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -160,12 +161,16 @@ def _fit(state: TaskState, island: Island, rng: np.random.Generator) -> Iterator
 
 
 def _broken(state: TaskState, island: Island) -> Iterator[tuple[str, Lineage]]:
-    """Failed variants that nobody is repairing, the furthest come first, of equals the newest."""
+    """Failed variants that nobody is repairing, the furthest come first, of equals the newest; in no lineage more repairs than may be
+    in vain before it is abandoned, those under way included."""
     evaluating = (state.archive[variant_id].request for variant_id in state.awaiting.values())
-    busy = {request.parents[0] for request in (*state.proposing.values(), *evaluating) if request.parents}
+    under_way = [request for request in (*state.proposing.values(), *evaluating) if request.parents]
+    busy = {request.parents[0] for request in under_way}
+    repairs = Counter(request.lineage for request in under_way if state.archive[request.parents[0]].chain > 0)
     for failed in sorted(island.failed.values(), key=lambda item: (-item.stage, -item.number)):
-        if failed.variant_id not in busy:
-            yield failed.variant_id, island.lineages[failed.lineage]
+        lineage = island.lineages[failed.lineage]
+        if failed.variant_id not in busy and lineage.repairs + repairs[lineage.name] < state.settings.max_repairs:
+            yield failed.variant_id, lineage
 
 
 def _partners(state: TaskState, island: Island, main: str, count: int, rng: np.random.Generator) -> Iterator[tuple[str, ...]]:

@@ -264,9 +264,10 @@ class TaskState:
         lineage = self.lineage_of(request)
         if applies and refusal is not Refusal.PASSED_ON and self._is_repair(request):
             lineage.repaired_in_vain()
-        # Another spelling of its parent is a change without effect; an older ancestor means going in a circle.
-        known = variant is not None and variant.variant_id not in request.parents
-        if variant is not None and known and self.archive.is_ancestor(variant.variant_id, request.parents):
+        if variant is None or not self.archive.is_ancestor(variant.variant_id, request.parents):
+            return
+        # A model's other spelling of its parent is a change without effect (see `evo.search.outcomes`), not yet a circle.
+        if variant.variant_id not in request.parents or not outcome.exchanges:
             lineage.repeated(variant.variant_id)
 
     def _is_repair(self, request: Request) -> bool:

@@ -98,6 +98,13 @@ def test_a_model_that_writes_a_known_module_again_is_not_evaluated(store: Popula
     assert outcome.outcome.exchanges == (EXCHANGE,)
 
 
+def test_a_new_spelling_of_the_parent_is_no_circle(store: PopulationStore) -> None:
+    engine = engine_on(store, ASK)
+    (work,) = engine.ask_proposals(1)
+    engine.tell_proposal(work.request.number, Proposal(TWIN, "new!", (EXCHANGE,)))
+    assert store.events() == (), "the lineage is not abandoned for it"
+
+
 def test_twins_of_what_was_proposed_in_an_earlier_session_are_known_too(store: PopulationStore) -> None:
     engine = engine_on(store, ASK)
     (work,) = engine.ask_proposals(1)

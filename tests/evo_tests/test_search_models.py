@@ -157,6 +157,15 @@ def test_repairs_that_give_nothing_count_against_the_lineage(store: PopulationSt
     assert repairs == 5
 
 
+def test_no_more_repairs_are_under_way_than_may_be_in_vain(store: PopulationStore) -> None:
+    desk = Desk(store, SearchSettings(islands=1, crossover_share=0.0, repair_share=0.0, signature_limit=99), OPTIMIZE)
+    for _ in range(9):
+        desk.fail(desk.ask())
+    eager = SearchSettings(islands=1, crossover_share=0.0, repair_share=1.0, signature_limit=99)
+    works = Desk(store, eager, OPTIMIZE, REPAIR).engine.ask_proposals(20)
+    assert [work.request.operator for work in works].count("repair") == 5
+
+
 def test_exploring_has_its_share(store: PopulationStore) -> None:
     settings = SearchSettings(islands=1, crossover_share=0.0, repair_share=0.0, explore_share=0.5)
     desk = Desk(store, settings, OPTIMIZE, EXPLORE)

@@ -71,7 +71,7 @@ def tune_command(file: Path, task: str, options: TuneOptions) -> int:
     if options.out is not None and options.out.exists():
         raise InputError(str(options.out), action="exists already: give another name")
     console = make_console()
-    source, knobs = _with_knobs(file, loaded, console)
+    source, knobs = with_knobs(file, loaded, console)
     hints = transferred_hints(options.transfer, loaded.name, knobs) if options.transfer else ()
     settings = _settings(options)
     item = WorkItem(0, Variant(loaded.name, source), None, hints=hints)
@@ -105,7 +105,7 @@ def _settings(options: TuneOptions) -> EvaluationSettings:
     return dataclasses.replace(usual, start_tune_trials=trials, seed=options.seed)
 
 
-def _with_knobs(file: Path, task: Task, console: Console) -> tuple[str, Knobs]:
+def with_knobs(file: Path, task: Task, console: Console) -> tuple[str, Knobs]:
     """The module, with every knob that can be found where it declares none.
 
     Raises:
@@ -120,14 +120,19 @@ def _with_knobs(file: Path, task: Task, console: Console) -> tuple[str, Knobs]:
                 console.print(f"found {line}", highlight=False)
             source, knobs = exposed.source, read_knobs(exposed.source)
     except NotApplicableError as error:
-        raise InputError(f"{file}: no knob", action=str(error)) from None
+        raise InputError(f"{file}: no knob", action=_one_line(error)) from None
     except ValueError as error:
-        raise InputError(f"{file}: its knobs", action=str(error)) from None
+        raise InputError(f"{file}: its knobs", action=_one_line(error)) from None
     if knobs.size == 1:
         raise InputError(
             f"{file}: its knobs", action="there is one configuration alone: give a knob two choices or more in SPACE"
         )
     return source, knobs
+
+
+def _one_line(error: Exception) -> str:
+    """Reasons quote the module, which may break lines anywhere."""
+    return " ".join(str(error).split())
 
 
 def _show(console: Console, file: Path, source: str, knobs: Knobs, verdict: Evaluation, out: Path | None) -> int:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from evo.commands.console import make_console
+from evo.commands.tune import with_knobs
 from evo.commands.tune_store import TuningStore, transferred_hints
 from evo.errors import InputError
 from evo.evaluation.settings import EvaluationSettings
@@ -145,12 +147,29 @@ def test_a_finished_tuning_is_gone_on_with_and_other_kernels_are_refused(tmp_pat
         TuningStore(search, modules.TASK, variant, settings)
 
 
+def test_a_kernel_without_tiles_has_its_launch_options_tuned(tmp_path: Path) -> None:
+    fixed = (
+        PLAIN.replace("columns, BLOCK: tl.constexpr", "columns")
+        .replace("columns, BLOCK=256, num_warps=4", "columns")
+        .replace("BLOCK", "256")
+    )
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(fixed)
+    _, knobs = with_knobs(kernel, modules.TASK, make_console())
+    assert set(knobs.space) == {"num_warps", "num_stages"}
+    assert knobs.default == {"num_warps": 4, "num_stages": 3}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ('CONFIG = {"B": 3}\nSPACE = {"B": [1, 2]}\n', "CONFIG['B'] = 3 is not among SPACE['B']"),
         ('CONFIG = {"B": 1}\nSPACE = {"B": []}\n', "must list 1 to 64 choices"),
         ('CONFIG = {"B": 1}\nSPACE = {"B": [1]}\n', "one configuration alone"),
+        ('CONFIG = {"B": 1}\nSPACE = {"C": [1, 2]}\n', "SPACE has 'C', which CONFIG lacks"),
+        ('CONFIG = {"B": 1}\nSPACE = {"B": [1, 2]}\nHINTS = [{"B": 3}]\n', "HINTS[0] sets 'B' to 3, which SPACE does not allow"),
+        ("CONFIG = {\n  'B':\n  print(1)}\n", "CONFIG must be a literal dict"),
+        ('CONFIG = {"B": 1}\nSPACE = {}\n', "no @triton.jit function"),
         ("x = 1\n", "no @triton.jit function"),
         ("x = (\n", "does not parse"),
     ],

@@ -14,15 +14,19 @@ import json
 import math
 import random
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, it has its own folder on the path, not the checkout
+
 from evo.evaluation import tuning
 from evo.evaluation.tuning import Tuner
 from evo.evaluation.tuning_rung import AHEAD, GENERATION
 from evo.records import Configuration, KnobValue
+from experiments.tuning.synthetic_facts import synthetic_guess
 
 SHARE = 0.15
 """Of the valid configurations of a grid that may be timed."""
@@ -258,7 +262,7 @@ def recorded_grids(folder: Path) -> list[Grid]:
     return grids
 
 
-def trace_of(grid: Grid, seed: int, trials: int, batch: int = 1, ahead: int = 1) -> list[float]:
+def trace_of(grid: Grid, seed: int, trials: int, batch: int = 1, ahead: int = 1, guided: bool = True) -> list[float]:
     """The true latency of the best choice after each timed configuration, as a ratio to the grid's best.
 
     Args:
@@ -267,9 +271,11 @@ def trace_of(grid: Grid, seed: int, trials: int, batch: int = 1, ahead: int = 1)
         trials: Configurations to time.
         batch: Asked for at a time.
         ahead: Batches under way.
+        guided: Whether it begins with a guess, where there is one.
     """
     noise, best, found = random.Random(f"{grid.name}:{seed}"), min(grid.valid), []
-    tuner = Tuner(grid.space, grid.declared(seed), [], trials, seed)
+    guess = synthetic_guess(grid.name, grid.space, grid.declared(seed)) if guided else None
+    tuner = Tuner(grid.space, grid.declared(seed), [], trials, seed, guess=guess)
     under_way = [tuner.ask_batch(batch) for _ in range(ahead)]
     while under_way:
         for configuration in under_way.pop(0):
@@ -324,15 +330,16 @@ def main() -> None:
     seeds = range(chosen.seeds)
     report("random", grids, {g.name: [random_trace(g, seed, trials[g.name]) for seed in range(20)] for g in grids})
     every = tuning.TPE_EVERY
-    for name, period, batch, ahead in (
-        ("one by one", every, 1, 1),
-        ("as in a climb", every, GENERATION, AHEAD),
-        ("batches of 4", every, 4, 1),
-        ("surrogate alone", 10**9, 1, 1),
-        ("TPE alone", 1, 1, 1),
+    for name, period, batch, ahead, guided in (
+        ("as in a climb", every, GENERATION, AHEAD, True),
+        ("without a guess", every, GENERATION, AHEAD, False),
+        ("one by one", every, 1, 1, True),
+        ("batches of 4", every, 4, 1, True),
+        ("surrogate alone", 10**9, 1, 1, True),
+        ("TPE alone", 1, 1, 1, False),
     ):
         tuning.TPE_EVERY = period
-        report(name, grids, {g.name: [trace_of(g, seed, trials[g.name], batch, ahead) for seed in seeds] for g in grids})
+        report(name, grids, {g.name: [trace_of(g, seed, trials[g.name], batch, ahead, guided) for seed in seeds] for g in grids})
     tuning.TPE_EVERY = every
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evo.records import Proposal, Usage, Variant
+from evo.records import Proposal, Usage, Variant, content_id
 from evo.search.toy import FLAGS, KNOBS, LEVELS, ToyCrossover, ToyFlag, ToyKnob, genes_of, render
 from operators.base import Context, Operator, Parent
 from operators.models.base import Prompt
@@ -35,6 +35,7 @@ THINKING_TOKENS = 500
 
 _BLOCK = re.compile(r"^(`{3,})python\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"Entry: `(\w+)`")
+_ANGLE = re.compile(r"\*\*(.+?)\*\*")
 _FAILED_PAIR = re.compile(r"(\w+) with (\w+) do not go together")
 _BROKEN = "def toy(x)\n"
 
@@ -74,23 +75,28 @@ class ScriptedModel(ReplayModel):
         answer: Makes the modules.
         faults: What goes wrong, and how often.
         seed: Of its answers; equal seeds and prompts give equal answers.
+        figures: Whether all of a prompt bears on the answer, or only role, parents and point of view: real evaluators draw secret
+            inputs, so that the errors they report differ from run to run.
     """
 
-    def __init__(self, answer: Answerer, *, faults: Faults | None = None, seed: int = 0) -> None:
+    def __init__(self, answer: Answerer, *, faults: Faults | None = None, seed: int = 0, figures: bool = True) -> None:
         super().__init__(self._reply, name="scripted")
         self._answer_with = answer
         self._faults = Faults() if faults is None else faults
         self._seed = seed
+        self._figures = figures
 
     def _reply(self, prompt: Prompt) -> Reply:
-        rng = np.random.default_rng([self._seed, int(prompt.prompt_hash, 16)])
-        text, stop_reason = self._text(prompt, rng)
+        asked = read_prompt(prompt)
+        heard = prompt.prompt_hash if self._figures else content_id(asked.role, *_ANGLE.findall(prompt.body), *asked.modules)
+        rng = np.random.default_rng([self._seed, int(heard, 16)])
+        text, stop_reason = self._text(prompt, asked, rng)
         cached, fresh = (sum(map(len, parts)) // CHARACTERS_PER_TOKEN for parts in (prompt.stable, (prompt.body,)))
         written = len(text) // CHARACTERS_PER_TOKEN + THINKING_TOKENS
         dollars = (cached * DOLLARS_CACHED + fresh * DOLLARS_IN + written * DOLLARS_OUT) / 1e6
         return Reply(text, stop_reason, Usage(fresh, written, cached, 0, dollars))
 
-    def _text(self, prompt: Prompt, rng: np.random.Generator) -> tuple[str, str]:
+    def _text(self, prompt: Prompt, asked: Asked, rng: np.random.Generator) -> tuple[str, str]:
         if "Your reply could not be used" in prompt.body:
             broken = prompt.body.rsplit("```python\n", 1)[-1].split("```", 1)[0]
             return _in_reply(broken.replace(_BROKEN, "def toy(x):\n"), "as before"), "end_turn"
@@ -99,7 +105,6 @@ class ScriptedModel(ReplayModel):
             return "I would rather not.", "refusal"
         if draw < self._faults.refusal + self._faults.apology:
             return "I am sorry, I cannot think of anything.", "end_turn"
-        asked = read_prompt(prompt)
         source = self._answer_with(asked, rng)
         if source is None:
             return "I am sorry, nothing comes to mind.", "end_turn"

@@ -167,6 +167,7 @@ POLICIES: tuple[type[Policy], ...] = (GeakLoop, MendedGeakLoop, OpenEvolveLoop)
 
 def experiment(seeds: int, evaluations: int) -> dict[str, Any]:
     """All arms on all seeds, as plain JSON values; what was not reached is None."""
+    versions = _versions()  # before the runs: the checkout may move on meanwhile
     traces: dict[str, list[Trace]] = {name: [] for name in ARMS}
     with tempfile.TemporaryDirectory() as directory:
         for seed in range(seeds):
@@ -183,7 +184,7 @@ def experiment(seeds: int, evaluations: int) -> dict[str, Any]:
         "evaluations": evaluations,
         "failure_rate": FAILURE_RATE,
         "near": NEAR,
-        "versions": _versions(),
+        "versions": versions,
         "arms": {name: _figures(found, best) for name, found in traces.items()},
     }
 

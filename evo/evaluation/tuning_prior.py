@@ -125,7 +125,7 @@ def _terms(facts: Mapping[str, Floats], least_asked: float, target: Target) -> t
     narrow = 0.12 * np.maximum(0.0, np.log2(WIDEST / (tile / threads)))
     spills = 0.8 * np.maximum(0.0, np.log2(registers / (0.8 * REGISTERS)))
     wanted = MEMORY_LATENCY_S * target.bandwidth / target.multiprocessors
-    flight = np.where(multiplies, 0.0, 0.5 * np.maximum(0.0, np.log(wanted / (per_sm * together * stages))))
+    flight = np.where(multiplies, 0.0, 0.5 * np.log1p(wanted / (per_sm * together * stages)))
     per_wave = programs / target.multiprocessors
     idle = 0.6 * np.log(np.ceil(per_wave) / per_wave)
     asked = 0.35 * np.maximum(0.0, facts["asked"] - least_asked)

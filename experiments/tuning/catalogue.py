@@ -1,4 +1,8 @@
-"""What is measured: kernels of different kinds, each with a space of at least 200 configurations, on one case of a real model's size."""
+"""What is measured: kernels of different kinds, each with a space of at least 200 configurations, on one case of a real model's size.
+
+They are not the starting kernels of the same tasks, whose spaces are smaller and whose grids follow `CONFIG`: here a launch has one
+jitted function and a grid that follows META, so that Triton's autotuner can tune the very same kernel.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import statistics
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -25,6 +26,7 @@ from experiments.tuning.kernel_tuner_side import exported, kernel_tuner_courses
 from experiments.tuning.measuring import Plan, measure, opened
 from experiments.tuning.standing import overall, standing, standings
 from experiments.tuning.strategies import STRATEGIES, Course, budget, course, gpu_seconds, observed, replay
+from experiments.tuning_synthetic import modelled_grids, trace_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = {"BLOCK_M": (16, 32, 64, 128, 256), "BLOCK_N": (16, 32, 64, 128, 256), "num_warps": (1, 2, 4, 8), "num_stages": (1, 2, 3)}
@@ -123,6 +125,16 @@ def test_ours_finds_a_known_best_where_random_search_does_not() -> None:
     assert rows["random"]["near_at_end"] < 5
     best = overall(list(rows.values()))[0]
     assert (best["strategy"], best["near"], best["grids"]) == ("ours", 1, 1)
+
+
+def test_on_synthetic_kernels_a_guess_is_worth_more_than_the_trials_that_a_quick_tune_has_without_it() -> None:
+    grids = [grid for grid in modelled_grids() if grid.name in ("gemm", "attention", "scan")]
+    assert len(grids) == 3
+    for grid in grids:
+        guided, blind = (
+            statistics.median(trace_of(grid, seed, 8, ahead=2, guided=item)[-1] for seed in range(3)) for item in (True, False)
+        )
+        assert guided < min(blind, 1.2), grid.name
 
 
 def test_a_strategy_that_never_arrives_is_shown_as_such() -> None:

@@ -75,7 +75,7 @@ class ProposerActor:
 
     async def _propose(self, operators: Mapping[str, Mapping[str, Operator]], work: ProposalWork) -> None:
         try:
-            outcome = await propose(operators[work.request.operator], work)
+            outcome = await propose(operators.get(work.request.operator, {}), work)
         except SpendLimitError as error:
             await self._engine.stop.remote(str(error))
             outcome = NoProposal(str(error), failed=True)
@@ -99,6 +99,8 @@ async def propose(operators: Mapping[str, Operator], work: ProposalWork) -> Prop
         SpendLimitError: Nothing more should be asked.
     """
     rng = np.random.default_rng(work.seed)
+    if not operators:
+        return NoProposal(f"there is no operator {work.request.operator} in this version", failed=True)
     operator = operators.get(work.request.model) or list(operators.values())[int(rng.integers(len(operators)))]
     try:
         return await operator.propose(work.parents, work.context, rng)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from evo.cluster.proposing import propose
 from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import Evaluation, EventKind, Exchange, NoProposal, Proposal, Stage, Status, Usage
 from evo.search.engine import Engine, ProposalWork
@@ -164,6 +166,12 @@ def test_no_more_repairs_are_under_way_than_may_be_in_vain(store: PopulationStor
     eager = SearchSettings(islands=1, crossover_share=0.0, repair_share=1.0, signature_limit=99)
     works = Desk(store, eager, OPTIMIZE, REPAIR).engine.ask_proposals(20)
     assert [work.request.operator for work in works].count("repair") == 5
+
+
+def test_a_request_for_an_operator_that_is_gone_fails_alone(store: PopulationStore) -> None:
+    work = Desk(store, ONE, OPTIMIZE).ask()
+    outcome = asyncio.run(propose({}, work))
+    assert outcome == NoProposal("there is no operator optimize in this version", failed=True)
 
 
 def test_exploring_has_its_share(store: PopulationStore) -> None:

@@ -50,6 +50,6 @@ def check_reference(reference: str, base: Path | None = None, where: str = "") -
     if not found:
         near = difflib.get_close_matches(reference, builtin_tasks(), 1)
         action = f"did you mean {near[0]}?" if near else "a dotted name is that of an importable module"
-        allowed = [*builtin_tasks(), "a path that ends in .py"]
+        allowed = ["a path that ends in .py", *builtin_tasks()]
         given = reference if where else "no such name"
         raise TaskError(where or f"task {reference}", given=given, allowed=allowed, action=action)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from evo.errors import StoreError, TaskError
 from evo.evaluation.base import Baseline
@@ -17,6 +15,7 @@ from evo.search.exhaustion import Exhaustion
 from evo.search.front import Front, Point
 from evo.search.islands import Failed, Island
 from evo.search.model_mix import ModelMix, Refusal
+from evo.search.newest import Newest
 from evo.search.selection import Member, feature_cell, make_selection
 from evo.search.settings import SearchSettings
 from evo.search.setup import TaskSetup
@@ -30,14 +29,6 @@ NOTHING = ""
 TABU_KEPT = 12
 WORKED_KEPT = 8
 """Strategies that gained, of all islands of a task, that operators are told of."""
-
-
-@dataclass(frozen=True)
-class Newest:
-    """The newest request, and how many requests in a row were the same question: operator, parents and lineage."""
-
-    request: Request
-    samples: int
 
 
 class TaskState:
@@ -136,9 +127,7 @@ class TaskState:
                 action="resume with the number of islands the run was started with",
             )
         self.requests += 1
-        before = self.newest
-        same = before is not None and dataclasses.replace(before.request, number=request.number, model=request.model) == request
-        self.newest = Newest(request, before.samples + 1 if before is not None and same else 1)
+        self.newest = Newest(request) if self.newest is None else self.newest.followed_by(request)
         self.proposing[request.number] = request
         self.mix.asked(request)
         self.archive.hold(*request.parents)

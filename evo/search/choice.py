@@ -17,6 +17,9 @@ from evo.search.state import NOTHING, TaskState
 from evo.search.traps import Lineage
 from operators.base import OperatorKind
 
+STRONGER = 0.98
+"""Of a latency: what is below differs by more than noise."""
+
 REPAIR_FROM_NOTHING = 0.5
 """Share of requests that repair a failure while nothing has passed: a chain of repairs may be a dead end, a new module a failure."""
 
@@ -174,14 +177,32 @@ def _broken(state: TaskState, island: Island) -> Iterator[tuple[str, Lineage]]:
 
 
 def _partners(state: TaskState, island: Island, main: str, count: int, rng: np.random.Generator) -> Iterator[tuple[str, ...]]:
-    """Sets of further parents: led by one selected from the whole island, then by each other one, best first."""
+    """Sets of further parents: led by one selected from the island, of those that are faster than the main parent in some case if there
+    are any; then by each other one, best first."""
     if count == 0:
         yield ()
         return
     others = [member for member in island.ranked() if member.variant_id != main]
     if len(others) < count:
         return
-    first = state.selection.pick(others, rng)
+    first = state.selection.pick(_stronger_somewhere(state, main, others) or others, rng)
     ordered = [first, *(member for member in others if member is not first)]
     for place in range(len(ordered) - count + 1):
         yield tuple(member.variant_id for member in ordered[place : place + count])
+
+
+def _stronger_somewhere(state: TaskState, main: str, others: Sequence[Member]) -> list[Member]:
+    """Those that are clearly faster than a variant in one of several cases: a child may have the strengths of both."""
+
+    def latencies(variant_id: str) -> dict[str, float]:
+        evaluation = state.archive.parent(variant_id).evaluation
+        return {case.case: case.latency_us for case in evaluation.cases} if evaluation is not None else {}
+
+    mine = latencies(main)
+    if len(mine) < 2:
+        return []
+    return [
+        other
+        for other in others
+        if any(latency < STRONGER * mine.get(case, 0.0) for case, latency in latencies(other.variant_id).items())
+    ]

@@ -10,7 +10,21 @@ import pytest
 
 from evo.cluster.proposing import propose
 from evo.evaluation.simulated import SimulatedEvaluator
-from evo.records import Evaluation, EventKind, Exchange, NoProposal, Proposal, Stage, Status, Usage
+from evo.records import (
+    CaseResult,
+    Configuration,
+    Evaluation,
+    EventKind,
+    Exchange,
+    LatencyKind,
+    NoProposal,
+    Proposal,
+    Stage,
+    Status,
+    TrustLevel,
+    Usage,
+    geometric_mean,
+)
 from evo.search.engine import Engine, ProposalWork
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo
@@ -24,6 +38,7 @@ REPAIR = OperatorInfo("repair", OperatorKind.REPAIR, 1, needs_model=True)
 EXPLORE = OperatorInfo("explore", OperatorKind.EXPLORE, 1, needs_model=True)
 RESTART = OperatorInfo("restart", OperatorKind.RESTART, 1, needs_model=True)
 GENERATE = OperatorInfo("generate", OperatorKind.GENERATE, 0, needs_model=True)
+CROSS = OperatorInfo("cross", OperatorKind.CROSSOVER, 2, needs_model=True)
 RULE = OperatorInfo("rule", OperatorKind.MUTATION)
 ONE = SearchSettings(islands=1, crossover_share=0.0, repair_share=1.0, explore_share=0.0, signature_limit=99)
 
@@ -70,6 +85,18 @@ class Desk:
         verdict = Evaluation(variant_id, Status.COMPILE_ERROR, Stage.COMPILE, "d", message="m", signature=signature)
         self.engine.tell_evaluation(self._lease.token, verdict)
         return variant_id
+
+    def judge(self, work: ProposalWork, *latencies: float) -> None:
+        """A correct child with these latencies, one per case."""
+        variant_id = self.answer(work)
+        cases = tuple(
+            CaseResult(f"case {place}", Configuration(), 0.5, latency, 10.0, 10 / latency, 10 / latency, 10 / latency, 0, 0)
+            for place, latency in enumerate(latencies)
+        )
+        trust, kind = TrustLevel.INTERPRETED, LatencyKind.SIMULATED
+        fitness = geometric_mean([case.speedup for case in cases])
+        verdict = Evaluation(variant_id, Status.PASSED, Stage.TIME, "d", variant_id, trust, kind, fitness=fitness, cases=cases)
+        self.engine.tell_evaluation(self._lease.token, verdict)
 
     def run(self, work: ProposalWork, strategy: str) -> Evaluation:
         self.answer(work, strategy)
@@ -166,6 +193,20 @@ def test_no_more_repairs_are_under_way_than_may_be_in_vain(store: PopulationStor
     eager = SearchSettings(islands=1, crossover_share=0.0, repair_share=1.0, signature_limit=99)
     works = Desk(store, eager, OPTIMIZE, REPAIR).engine.ask_proposals(20)
     assert [work.request.operator for work in works].count("repair") == 5
+
+
+def test_parents_that_are_crossed_have_different_strengths(store: PopulationStore) -> None:
+    settings = SearchSettings(islands=1, crossover_share=1.0, repair_share=0.0, explore_share=0.0)
+    desk = Desk(store, settings, OPTIMIZE, CROSS)
+    for left, right in ((2.0, 4.0), (4.0, 2.0), (4.1, 4.1), (4.2, 4.2), (4.3, 4.3), (4.4, 4.4)):
+        desk.judge(desk.ask(), left, right)
+    latencies = {row.variant.variant_id: tuple(case.latency_us for case in row.search.cases) for row in store.ranking("toy")}
+    works = desk.engine.ask_proposals(12)
+    assert {work.request.operator for work in works} == {"cross"}
+    crossed = [tuple(latencies[parent] for parent in work.request.parents) for work in works]
+    unequal = [pair for pair in crossed if pair[0] in ((2.0, 4.0), (4.0, 2.0))]
+    assert unequal
+    assert all(sorted(pair) == [(2.0, 4.0), (4.0, 2.0)] for pair in unequal), "the one is fast where the other is slow"
 
 
 def test_a_request_for_an_operator_that_is_gone_fails_alone(store: PopulationStore) -> None:

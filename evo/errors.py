@@ -5,10 +5,11 @@
     │   ├── ConfigError             a key or value of a YAML file
     │   ├── TaskError               a task file, its reference or its starting kernels
     │   │   └── TaskErrors          several of them
-    │   └── StoreError              a population store
-    │       ├── StoreInUseError     another run owns it
-    │       ├── StoreVersionError   written by a newer schema, or not one of ours
-    │       └── StoreFullError      the disk is full
+    │   ├── StoreError              a population store
+    │   │   ├── StoreInUseError     another run owns it
+    │   │   ├── StoreVersionError   written by a newer schema, or not one of ours
+    │   │   └── StoreFullError      the disk is full
+    │   └── BundleError             a part of a population store that was carried here from another machine
     ├── DeviceError                 no such device, or it failed its health check
     │   └── BadDeviceError          it failed its health check twice: it is not to be used again
     ├── PlanError                   a launch plan that is malformed or hostile (becomes an Evaluation)
@@ -93,6 +94,10 @@ class StoreFullError(StoreError):
     """A record could not be written because the disk is full; what was committed before stays."""
 
 
+class BundleError(InputError):
+    """A bundle is none, is damaged, or does not continue the store that it is given to."""
+
+
 class DeviceError(TritonEvolveError):
     """A device was asked for and is absent, or failed its health kernel."""
 
@@ -145,7 +150,7 @@ class WorkerOutOfMemory(WorkerDied):
 
 def _short(value: object, limit: int = 300) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        text = ", ".join(str(item) for item in value)
+        text, limit = ", ".join(str(item) for item in value), 8 * limit  # names that may be given are of no use where they are cut
     else:
         lines = value.splitlines() if isinstance(value, str) else []
         text = repr(lines[0] + " …" if len(lines) > 1 else value) if isinstance(value, str) else str(value)

@@ -97,8 +97,8 @@ def test_the_source_of_a_reference_brings_its_helper_functions(folder: Path) -> 
 
 def test_what_does_not_exist_is_named_with_the_builtin_tasks(folder: Path) -> None:
     refuse("missing.py", folder, str(folder / "missing.py"), "no such file", "softmax")
-    refuse("softmaxx", folder, "task softmaxx", "softmax, swiglu")
-    refuse("no_such_package.task", folder, "no_such_package", "softmax, swiglu")
+    refuse("softmaxx", folder, "task softmaxx", "a path that ends in .py", "did you mean softmax?")
+    refuse("no_such_package.task", folder, "no_such_package", "softmax", "swiglu")
     refuse("json", folder, "__init__.py", "no TASK")
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from evo.commands.given import check_given
+from evo.commands.interruption import INTERRUPTED, ended_by_signals
 from evo.errors import InputError, TaskErrors, TritonEvolveError
 
 app = typer.Typer(
@@ -192,7 +193,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without × or µ is no reason to fail
     try:
-        app(arguments, prog_name="triton-evolve")
+        with ended_by_signals() as signalled:
+            _run_app(arguments, signalled)
     except TaskErrors as error:
         for each in error.errors[:-1]:
             _tell(each)
@@ -201,6 +203,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error, 2)
     except TritonEvolveError as error:
         _fail(error, 1)
+
+
+def _run_app(arguments: Sequence[str] | None, signalled: Callable[[], str | None]) -> None:
+    try:
+        app(arguments, prog_name="triton-evolve")
+    except SystemExit as ended:
+        name = signalled()
+        if name is not None and ended.code:
+            typer.echo(f"triton-evolve: interrupted by {name}", err=True)
+            sys.exit(INTERRUPTED)
+        raise
 
 
 def _fail(error: TritonEvolveError, status: int) -> None:

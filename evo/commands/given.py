@@ -30,7 +30,7 @@ def read_kernel(path: Path) -> str:
         InputError: It cannot be read.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(str(path), given="no such file", action="give the path of a kernel module") from None
     except IsADirectoryError:

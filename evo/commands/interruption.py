@@ -1,12 +1,17 @@
-"""Turns Ctrl-C and SIGTERM into a flag that the driver looks at, so that a run stops cleanly."""
+"""What Ctrl-C and SIGTERM do: a command ends and tidies up; a run has a flag that its driver looks at, so that it stops cleanly."""
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it, and after SIGTERM."""
 
 
 class Interruption:
@@ -42,3 +47,29 @@ class Interruption:
         if self._reason is not None:
             raise KeyboardInterrupt
         self._reason = f"interrupted by {signal.Signals(number).name}"
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[Callable[[], str | None]]:
+    """SIGTERM ends what the block does as Ctrl-C does, by KeyboardInterrupt, so that nothing it started or made is left behind.
+
+    Signals that this process was started to ignore (`nohup`, a script's job in the background) stay ignored.
+
+    Yields:
+        Which signal it was; None without one.
+    """
+    names: list[str] = []
+
+    def end(number: int, frame: FrameType | None) -> None:
+        names.append(signal.Signals(number).name)
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()  # no other may have handlers
+    before = {number: signal.getsignal(number) for number in SIGNALS if here and signal.getsignal(number) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield lambda: names[-1] if names else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from evo.commands.console import make_console
 from evo.commands.doctor import conflict
-from evo.commands.interruption import Interruption
+from evo.commands.interruption import INTERRUPTED, Interruption
 from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, InputError, StoreError, TaskError, TaskErrors
 from evo.records import EventKind, LatencyKind
@@ -30,8 +30,6 @@ from population_store.base import PopulationStore, RunHeader
 from population_store.opening import open_store
 
 RUNS = Path("runs")
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +123,9 @@ def _search(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, 
         return _drive(config, tasks, overrides, resumed=resumed)
     except SystemExit:  # the handler that Ray has while it starts
         return _interrupted_at_the_start("interrupted by SIGTERM")
+    except KeyboardInterrupt:  # the second signal
+        typer.echo(f"interrupted at once; what was recorded by then is in {config.store}")
+        return INTERRUPTED
 
 
 def _interrupted_at_the_start(reason: str) -> int:

@@ -49,7 +49,7 @@ def reference_source(task: Task) -> str:
     path = inspect.getsourcefile(task.reference)
     if path is None:
         return own
-    text = Path(path).read_text(encoding="utf-8")
+    text = Path(path).read_text(encoding="utf-8-sig")
     body = ast.parse(text).body
     wanted, nodes = {task.reference.__name__}, set[int]()
     grew = True

@@ -94,7 +94,7 @@ def starting_sources(task: Task) -> tuple[str, ...]:
             continue
         path = (task.path.parent if task.path else Path.cwd()) / item
         try:
-            sources.append(path.read_text(encoding="utf-8"))
+            sources.append(path.read_text(encoding="utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             missing = f"there is no {path}" if isinstance(error, FileNotFoundError) else f"{path} cannot be read ({_line(error)})"
             action = f"{missing}; paths are relative to the task file"

@@ -17,6 +17,9 @@ from evo.search.state import NOTHING, TaskState
 from evo.search.traps import Lineage
 from operators.base import OperatorKind
 
+SAMPLED = frozenset({OperatorKind.MUTATION, OperatorKind.CROSSOVER, OperatorKind.EXPLORE})
+"""Kinds of which several samples are asked for; repairs are bounded, and beginnings differ anyway."""
+
 STRONGER = 0.98
 """Of a latency: what is below differs by more than noise."""
 
@@ -85,7 +88,7 @@ def _further_sample(state: TaskState, number: int, operators: Sequence[OperatorI
     if newest is None or newest.samples % state.settings.samples == 0:
         return None
     request = newest.request
-    asks_model = any(item.name == request.operator and item.needs_model for item in operators)
+    asks_model = any(item.name == request.operator and item.needs_model and item.kind in SAMPLED for item in operators)
     still = all(parent in state.archive for parent in request.parents) and not state.lineage_of(request).abandoned
     if not asks_model or not still or not state.exhaustion.is_open(request.operator, request.parents):
         return None

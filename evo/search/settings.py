@@ -27,7 +27,7 @@ class SearchSettings:
         crossover_share: Share of requests that combine parents, where two and a crossover operator exist.
         repair_share: Share of requests that repair a failed variant, where one and a repair operator exist.
         explore_share: Share of requests that look for a different algorithm, where an operator for that exists.
-        samples: Requests that a language model is asked in a row about the same parents, each with another point of view.
+        samples: Requests that a language model is asked in a row about the same correct parents, each with another point of view.
         bandit_floor: Share of operator choices that are made evenly, whatever the bandit has learned.
         bandit_memory: Uses after which what an operator once achieved has lost two thirds of its weight.
         fruitless_limit: Failed or repeated proposals in a row after which an operator is not asked for the same parents again.

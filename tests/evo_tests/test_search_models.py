@@ -232,6 +232,15 @@ def test_samples_ask_the_same_in_a_row_with_other_randomness(store: PopulationSt
         assert len({work.seed for work in group}) == 3
 
 
+def test_repairs_are_not_sampled(store: PopulationStore) -> None:
+    desk = Desk(store, ONE, OPTIMIZE)
+    for _ in range(3):
+        desk.fail(desk.ask())
+    settings = SearchSettings(islands=1, crossover_share=0.0, repair_share=1.0, signature_limit=99, samples=3)
+    works = Desk(store, settings, OPTIMIZE, REPAIR).engine.ask_proposals(6)
+    assert [work.request.operator for work in works] == ["repair"] * 3 + ["optimize"] * 3
+
+
 def test_rules_are_not_sampled(store: PopulationStore) -> None:
     settings = SearchSettings(islands=3, crossover_share=0.0, repair_share=0.0, samples=3)
     desk = Desk(store, settings, RULE)

@@ -424,6 +424,9 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker_lost"
     QUARANTINED = "quarantined"
     """A device is used no more; of no task, the reason names it."""
+    PROPOSED = "proposed"
+    EVALUATED = "evaluated"
+    """A session on one of two machines that work alternately ended, and what it added goes to the other one; of no task."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,9 @@ from evo.search.setup import OperatorInfo, TaskSetup
 from evo.search.state import TaskState
 from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 
+_OF_NO_TASK = frozenset({EventKind.STOPPED, EventKind.PROPOSED, EventKind.EVALUATED})
+"""Ends of sessions, which change nothing."""
+
 
 class Ledger:
     """State of all tasks, built from the store's journal and kept in step with it.
@@ -154,7 +157,7 @@ class Ledger:
                 state.mix.new_session()
         elif event.kind is EventKind.QUARANTINED:
             self._quarantined[event.reason] = None
-        elif event.kind is not EventKind.STOPPED:
+        elif event.kind not in _OF_NO_TASK:
             self._known(event.task).apply_event(event)
 
     def _known(self, task: str) -> TaskState:

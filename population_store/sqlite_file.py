@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import sqlite3
@@ -96,6 +97,8 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise
     except sqlite3.Error as error:
         raise _meaning(path, error) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:  # what we wrote is neither
+        raise _damaged(path, error) from error
     except OSError as error:
         if error.errno in _FULL_DISK:
             raise _full(path) from error
@@ -105,7 +108,7 @@ def clear_errors(path: Path) -> Iterator[None]:
 def _meaning(path: Path, error: sqlite3.Error) -> Exception:
     extended = getattr(error, "sqlite_errorcode", None)  # absent where Python, not SQLite, refused
     if extended is None:
-        return error
+        return _damaged(path, error) if "decode to UTF-8" in str(error) else error
     code = extended & 0xFF
     # A full disk shows as SHMSIZE where SQLite cannot extend its shared-memory file.
     if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
@@ -117,10 +120,14 @@ def _meaning(path: Path, error: sqlite3.Error) -> Exception:
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return StoreError(f"{path}: {error}", action="choose a store in a directory you may write to")
     if code == sqlite3.SQLITE_CORRUPT:
-        return StoreError(f"{path}: the file is damaged ({error})", action="restore it from a copy")
+        return _damaged(path, error)
     if code == sqlite3.SQLITE_IOERR:
         return StoreError(f"{path}: {error}", action="check the disk, its quota and its free space")
     return error
+
+
+def _damaged(path: Path, error: Exception) -> StoreError:
+    return StoreError(f"{path}: the file is damaged ({str(error)[:200]})", action="restore it from a copy")
 
 
 def _full(path: Path) -> StoreFullError:

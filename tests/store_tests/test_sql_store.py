@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -80,6 +81,17 @@ class TestForeignFiles:
         data[4096:] = b"\xff" * (len(data) - 4096)
         path.write_bytes(data)
         with pytest.raises(StoreError, match="damaged"), open_store(str(path)) as store:
+            list(store.journal())
+
+    @pytest.mark.parametrize("value", ["CAST(x'7b22ff' AS TEXT)", "'{\"'"])
+    def test_damage_within_a_text_says_so_too(self, path: Path, value: str) -> None:
+        with new_store(path) as store:
+            store.record(samples.history(0), Spent())
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"UPDATE requests SET parents = {value}")
+            connection.execute(f"UPDATE evaluations SET record = {value}")
+            connection.commit()
+        with open_store(str(path)) as store, pytest.raises(StoreError, match="damaged"):
             list(store.journal())
 
 

@@ -17,6 +17,8 @@ DTYPE_BYTES: Mapping[str, int] = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
 }  # fmt: skip
 
+Distribution = Literal["normal", "uniform", "integers", "zeros", "ones", "permutation", "partition", "float8_e4m3fn"]
+
 JUDGED_DTYPES = (*DTYPE_BYTES, "complex64", "complex128")
 """Dtypes of outputs that can be judged. The 8-bit floats round so coarsely that a share of their error says nothing, and torch
 computes too little with wide unsigned integers: a task returns such bits as uint8, or what they were before the last cast."""
@@ -46,7 +48,10 @@ class TensorSpec:
     Attributes:
         shape: Sizes.
         dtype: A key of `DTYPE_BYTES`.
-        distribution: ``normal`` (mean 0, deviation `scale`), ``uniform`` or ``integers`` in [low, high), ``zeros``, ``ones``.
+        distribution: ``normal`` (mean 0, deviation `scale`), ``uniform`` or ``integers`` in [low, high), ``zeros``, ``ones``;
+            ``permutation``: integers of [low, high) in random order, each once at most (orders, block tables); ``partition``: a vector of
+            ascending integers from low to high, some perhaps equal (where groups of rows begin, and the end of the last);
+            ``float8_e4m3fn``: normal numbers as the bits of 8-bit floats, in uint8, within their range and never NaN.
         scale, low, high: Parameters of the distribution.
         strides: Element strides, None for contiguous.
         offset: Elements between the start of the storage and the first element.
@@ -55,7 +60,7 @@ class TensorSpec:
 
     shape: tuple[int, ...]
     dtype: str
-    distribution: Literal["normal", "uniform", "integers", "zeros", "ones"] = "normal"
+    distribution: Distribution = "normal"
     scale: float = 1.0
     low: float = 0.0
     high: float = 1.0
@@ -70,6 +75,19 @@ class TensorSpec:
             raise ValueError(f"shape {self.shape} and offset {self.offset} must not be negative")
         if self.strides is not None and len(self.strides) != len(self.shape):
             raise ValueError(f"strides {self.strides} do not match shape {self.shape}")
+        self._check_distribution()
+
+    def _check_distribution(self) -> None:
+        if self.distribution == "float8_e4m3fn" and self.dtype != "uint8":
+            raise ValueError(f"bits of 8-bit floats are uint8, given {self.dtype}")
+        if self.distribution not in ("permutation", "partition"):
+            return
+        if self.strides is not None or self.offset or self.dtype not in ("int64", "int32"):
+            raise ValueError(f"a {self.distribution} is a contiguous tensor of int32 or int64 without an offset")
+        if self.distribution == "permutation" and self.numel > int(self.high) - int(self.low):
+            raise ValueError(f"a permutation of [{self.low:g}, {self.high:g}) has no {self.numel} elements")
+        if self.distribution == "partition" and (len(self.shape) != 1 or self.numel < 2 or self.high < self.low):
+            raise ValueError(f"a partition is a vector of at least 2 elements from low to high, given {self.shape}")
 
     @property
     def numel(self) -> int:

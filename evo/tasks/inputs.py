@@ -3,7 +3,7 @@
 Variations change floating-point tensors, parameters like arguments: a kernel could as well have learned what weights look like.
 What a declaration means is kept. ``normal`` stands for any real number, so every variation applies to it. ``uniform`` declares
 a range (probabilities, variances, gains), so only variations that stay in it apply: CONSTANT, TIES, SORTED. ``zeros`` and
-``ones`` change under FILLED alone. Integers and booleans (indices, lengths, masks) never change.
+``ones`` change under FILLED alone. Integers and booleans (indices, orders, lengths, masks, packed bits) never change.
 """
 
 from __future__ import annotations
@@ -172,6 +172,18 @@ def _draw(spec: TensorSpec, count: int, generator: torch.Generator) -> torch.Ten
         case "integers":
             low, high = int(spec.low), int(spec.high)
             return torch.randint(low, high, (count,), generator=generator, device=device, dtype=torch.int64)
+        case "permutation":
+            low, high = int(spec.low), int(spec.high)
+            return torch.randperm(high - low, generator=generator, device=device)[:count] + low
+        case "partition":
+            low, high = int(spec.low), int(spec.high)
+            cuts = torch.randint(low, high + 1, (count - 2,), generator=generator, device=device, dtype=torch.int64)
+            ends = torch.tensor([low, high], device=device)
+            return torch.cat([ends, cuts]).sort().values
+        case "float8_e4m3fn":
+            values = torch.randn(count, generator=generator, device=device, dtype=torch.float32).mul_(spec.scale)
+            largest = torch.finfo(torch.float8_e4m3fn).max
+            return values.clamp_(-largest, largest).to(torch.float8_e4m3fn).view(torch.uint8)
 
 
 def _vary(spec: TensorSpec, count: int, generator: torch.Generator, variation: Variation) -> torch.Tensor:

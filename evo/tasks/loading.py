@@ -21,7 +21,7 @@ from evo.knobs import read_knobs
 from evo.records import content_id
 from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec, Tolerance
 from evo.tasks.inputs import Inputs, make_inputs, to_float64
-from evo.tasks.names import builtin_tasks, check_reference, is_path
+from evo.tasks.names import builtin_tasks, check_reference, is_path, task_modules
 from evo.tasks.narrowing import narrowings
 from evo.tasks.text import reference_source, task_text
 
@@ -42,7 +42,7 @@ def load_task(reference: str, base: Path | None = None) -> Task:
     """
     check_reference(reference, base)
     if reference in builtin_tasks():
-        module = importlib.import_module(f"evo.tasks.{reference}")
+        module = importlib.import_module(task_modules()[reference])
     elif is_path(reference):
         module = _run_file((base or Path.cwd()) / Path(reference).expanduser())
     else:

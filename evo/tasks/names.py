@@ -1,10 +1,16 @@
-"""Which tasks there are by name, and whether a reference leads to one: answered at once, without torch."""
+"""Which tasks there are by name, where, and whether a reference leads to one: answered at once, without torch.
+
+A task's name is that of its module, in `evo.tasks` itself or in a package of it that groups tasks of a kind; names are unique over
+all groups, so a task may move from one to another without anyone having to call it differently.
+"""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import evo.tasks
@@ -15,7 +21,22 @@ _NOT_TASKS = frozenset({"base", "draws", "inputs", "loading", "names", "narrowin
 
 def builtin_tasks() -> tuple[str, ...]:
     """Names of the tasks in the package, sorted."""
-    return tuple(sorted(info.name for info in pkgutil.iter_modules(evo.tasks.__path__) if info.name not in _NOT_TASKS))
+    return tuple(sorted(task_modules()))
+
+
+@functools.cache
+def task_modules() -> Mapping[str, str]:
+    """Name of each task of the package → its dotted module."""
+    found: dict[str, str] = {}
+    folders = [("evo.tasks", Path(folder)) for folder in evo.tasks.__path__]
+    while folders:
+        package, folder = folders.pop()
+        for info in pkgutil.iter_modules([str(folder)]):
+            if info.ispkg and info.name not in _NOT_TASKS:
+                folders.append((f"{package}.{info.name}", folder / info.name))
+            elif info.name not in _NOT_TASKS:
+                found[info.name] = f"{package}.{info.name}"
+    return found
 
 
 def is_path(reference: str) -> bool:

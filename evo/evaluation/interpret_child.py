@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.autotuner import Autotuner
 
@@ -243,6 +244,7 @@ class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, *rest: Any) -> Any:
         if str(input_precision).rpartition(".")[2] == "TF32":
             a, b = _to_tf32(a), _to_tf32(b)
+        a, b = _widened(a), _widened(b)
         return super().create_dot(a, b, d, input_precision, *rest)
 
     def create_masked_load(self, ptrs: Any, mask: Any, *rest: Any) -> Any:
@@ -289,6 +291,14 @@ class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
             if not start <= first < end
         )
         return f"{text} lie outside of every tensor, the first one {gap} bytes from the nearest, {name}; mask it"
+
+
+def _widened(handle: Any) -> Any:
+    """A bfloat16 operand as float32, which holds it exactly: Triton's interpreter multiplies the integers that its bits spell."""
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    bits = handle.data.view(np.uint16).astype(np.uint32) << np.uint32(16)
+    return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
 
 
 def _to_tf32(handle: Any) -> Any:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from evo.evaluation.oracle import Outputs, flatten_outputs
+from evo.tasks.base import Task
 from evo.tasks.draws import Variation
 from evo.tasks.inputs import make_inputs
 from evo.tasks.loading import load_task
@@ -35,9 +37,17 @@ def run_interpreted(jobs: Sequence[dict[str, Any]], folder: Path) -> list[list[t
     return loaded
 
 
+def flattened(task: Task, returned: Any) -> Outputs:
+    """The outputs of a call, as `run_interpreted` gives them: where a task updates arguments, they come beside what was returned."""
+    return flatten_outputs(*returned) if task.mutates else flatten_outputs(returned)
+
+
 def main() -> None:
     """The script."""
+    from evo.evaluation.interpret_child import watch_memory
     from evo.tracing.trace_child import load_module
+
+    watch_memory()
 
     torch.set_num_threads(1)
     np.seterr(all="ignore")  # what overflows is judged
@@ -55,6 +65,8 @@ def main() -> None:
                 start = time.process_time()
                 try:
                     returned = getattr(module, task.entry)(*inputs.arguments)
+                    if task.mutates:
+                        returned = (returned, [inputs.arguments[position] for position in task.mutates])
                 except Exception as error:  # noqa: BLE001  told to the test
                     returned = f"{type(error).__name__}: {error}"
                 done.append((returned, time.process_time() - start))

@@ -1,0 +1,1 @@
+"""Tasks of normalisation layers, forward and backward."""

@@ -1,0 +1,1 @@
+"""Tasks of training losses over a vocabulary."""

@@ -1,0 +1,1 @@
+"""Tasks that move rows: gathers, segmented sums, layouts."""

@@ -1,0 +1,1 @@
+"""Tasks that look at each element alone, or at few neighbours of it."""

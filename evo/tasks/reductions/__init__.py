@@ -1,0 +1,1 @@
+"""Tasks that reduce or select within rows."""

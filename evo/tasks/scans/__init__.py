@@ -1,0 +1,1 @@
+"""Tasks whose elements depend on those before them."""

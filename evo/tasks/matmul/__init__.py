@@ -1,0 +1,1 @@
+"""Tasks of matrix products in several formats and shapes."""

@@ -1,0 +1,1 @@
+"""Tasks of attention beside the plain forward pass."""

@@ -1,0 +1,1 @@
+"""Tasks of convolution and pooling."""

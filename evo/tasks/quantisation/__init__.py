@@ -1,0 +1,1 @@
+"""Tasks that pack weights and activations into few bits, or unpack them."""

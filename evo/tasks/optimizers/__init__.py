@@ -1,0 +1,1 @@
+"""Tasks of optimizer steps, which update their arguments in place."""

@@ -204,9 +204,9 @@ def _figures(traces: Sequence[Trace], best: Sequence[float]) -> dict[str, Any]:
 
 
 def compare(ours: Sequence[float | None], theirs: Sequence[float | None]) -> tuple[float, float, float] | None:
-    """Geometric mean of theirs ÷ ours, paired by seed, with its 95 % bootstrap interval; None where a seed of either reached nothing."""
+    """Geometric mean of theirs ÷ ours, paired by seed, with its 95 % bootstrap interval, over seeds on which both reached something."""
     pairs = [(mine, other) for mine, other in zip(ours, theirs, strict=True) if mine is not None and other is not None]
-    if len(pairs) < len(ours):
+    if not pairs:
         return None
     logs = np.log([other / mine for mine, other in pairs])
     rng = np.random.default_rng(0)
@@ -231,14 +231,17 @@ def markdown(results: Mapping[str, Any]) -> str:
         "",
         "Medians over landscapes (a landscape on which something was never reached counts as the worst):",
         "",
-        "| policy | evaluations to first correct | dollars to it | landscapes near the best | evaluations to it | dollars to it | "
+        "| policy | landscapes with a correct one | evaluations to the first | dollars to it | landscapes near the best | "
+        "evaluations to it | dollars to it | "
         "dollars in all | repeated evaluations |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, label in ARMS.items():
         figures = arms[name]
         reached = sum(value is not None for value in figures["evaluations_to_best"])
+        correct = sum(value is not None for value in figures["evaluations_to_correct"])
         cells = (
+            f"{correct} of {seeds}",
             _median(figures["evaluations_to_correct"], "{:.0f}"),
             _median(figures["dollars_to_correct"], "${:.3f}"),
             f"{reached} of {seeds}",
@@ -253,13 +256,16 @@ def markdown(results: Mapping[str, Any]) -> str:
         f"*Near the best*: within a factor of {results['near']} of the lowest latency any policy found on that landscape.",
         "",
     ]
-    lines += ["Latency at the end, theirs ÷ ours (geometric mean, 95 % interval over landscapes; above 1 ours is faster):", ""]
+    lines += [
+        "Latency at the end, theirs ÷ ours by default (geometric mean, 95 % interval; above 1 ours is faster), over landscapes on which"
+    ]
+    lines += ["both found something correct:", ""]
     for name, label in list(ARMS.items())[1:]:
-        found = compare(arms["ours"]["best_latency_us"], arms[name]["best_latency_us"])
-        text = (
-            "not compared: on some landscape nothing was correct" if found is None else "{:.3f} ({:.3f} to {:.3f})".format(*found)
-        )
-        lines.append(f"* {label}: {text}")
+        ours, theirs = arms["ours"]["best_latency_us"], arms[name]["best_latency_us"]
+        found = compare(ours, theirs)
+        both = sum(mine is not None and other is not None for mine, other in zip(ours, theirs, strict=True))
+        text = "none" if found is None else "{:.3f} ({:.3f} to {:.3f})".format(*found)
+        lines.append(f"* {label}: {text}, {both} landscapes")
     return "\n".join([*lines, ""])
 
 

@@ -133,7 +133,8 @@ def test_a_small_run_writes_figures_and_a_page_and_repeats_itself(tmp_path: Path
 def test_ratios_are_paired_by_seed() -> None:
     found = llm_side_by_side.compare([1.0, 2.0, 4.0], [1.1, 2.2, 4.4])
     assert found == pytest.approx((1.1, 1.1, 1.1))
-    assert llm_side_by_side.compare([1.0, None], [1.0, 1.0]) is None
+    assert llm_side_by_side.compare([1.0, None], [1.5, 1.0]) == pytest.approx((1.5, 1.5, 1.5))
+    assert llm_side_by_side.compare([None], [1.0]) is None
 
 
 def test_the_committed_page_is_made_of_the_committed_figures() -> None:

@@ -101,6 +101,10 @@ def test_a_task_of_no_kind_is_known_by_its_words() -> None:
         ("Loop-carried variable acc has initial type <[64], fp16>", "within a loop"),
         ("unsupported AST node type: Break", "small language"),
         ("Only some rows are affected: check masks, offsets and the grid.", "read the map"),
+        ("torch computes aten._softmax; write it in Triton (a task may list allowed operators)", "stands outside of a kernel"),
+        ("case c: item() reads a value on the host", "before it can launch"),
+        ("two calls on equal shapes launch different things", "did not launch the same"),
+        ("CONFIG['BLOCK'] = 3 is not among SPACE['BLOCK'] = [1, 2]", "literal dicts"),
         ("precision is lost inside. tl.dot on float32 uses TF32", "lost precision"),
     ],
 )

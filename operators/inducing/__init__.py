@@ -1,0 +1,1 @@
+"""Parts of `operators.inductor`: reading what Inductor writes, and writing it as a plain kernel module."""

@@ -112,6 +112,46 @@ def export_front(
 
 
 @app.command()
+def propose(
+    store: StoreArgument,
+    out: Annotated[
+        Path, typer.Option(help="Bundle to write, for `evaluate` on the other machine; compressed if it ends in .gz.")
+    ],
+    n: Annotated[int, typer.Option("--n", min=1, help="Proposals that shall await evaluation.")] = 64,
+    incoming: Annotated[Path | None, typer.Option("--in", help="What `evaluate` wrote; merged first.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Begin a run with this YAML file.")] = None,
+) -> None:
+    """Makes proposals and evaluates none: for a machine with a model and without the GPU."""
+    from evo.commands.airgap import propose_command
+
+    raise typer.Exit(propose_command(store, n, out, incoming, config))
+
+
+@app.command()
+def evaluate(
+    store: StoreArgument,
+    incoming: Annotated[Path, typer.Option("--in", help="What `propose` wrote; makes the store where there is none.")],
+    out: Annotated[Path | None, typer.Option(help="Bundle to write; default: beside the other one, as evaluated-NAME.")] = None,
+    address: AddressOption = None,
+) -> None:
+    """Evaluates what `propose` proposed: for a machine with the GPU and without network or key."""
+    from evo.commands.airgap import evaluate_command
+
+    raise typer.Exit(evaluate_command(store, incoming, out, address))
+
+
+@app.command()
+def merge(
+    store: StoreArgument,
+    sources: Annotated[list[Path], typer.Argument(help="Bundles and stores of the same run, in any order.")],
+) -> None:
+    """Appends to a store what bundles and other stores of its run have beyond it."""
+    from evo.commands.airgap import merge_command
+
+    raise typer.Exit(merge_command(store, sources))
+
+
+@app.command()
 def trace(
     file: Annotated[Path, typer.Argument(help="A kernel module.")],
     task: Annotated[str, typer.Option(help="Task name or path of a task file.")],
@@ -144,6 +184,29 @@ def tune(
     from evo.commands.tune import TuneOptions, tune_command
 
     raise typer.Exit(tune_command(file, task, TuneOptions(trials, deep, device, seed, transfer, store, out)))
+
+
+@app.command()
+def rewrite(
+    file: Annotated[Path, typer.Argument(help="A kernel module.")],
+    show: Annotated[bool, typer.Option("--list", help="List what applies, the default.")] = False,
+    apply: Annotated[str | None, typer.Option(help="Name of a rewrite; prints what it changes as a diff.")] = None,
+    site: Annotated[
+        int | None, typer.Option(min=1, help="Where to apply it, as the list numbers; default: where it first can.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="List also what does not apply, and why.")] = False,
+    target: Annotated[str, typer.Option(help="cuda:80, cuda:90, cuda:100, hip:gfx942 …")] = "cuda:90",
+    out: Annotated[Path | None, typer.Option(help="File for the rewritten module.")] = None,
+) -> None:
+    """Shows which rewrites apply to a kernel, and the diff of one, without a GPU."""
+    check_given(kernel=file, target=target)
+    from evo.commands.rewriting import RewriteOptions, rewrite_command
+
+    if apply is None and (site is not None or out is not None):
+        raise InputError("--site" if site is not None else "--out", action="belongs to --apply NAME")
+    if apply is not None and (show or every):
+        raise InputError("--list" if show else "--all", action="cannot be given with --apply")
+    raise typer.Exit(rewrite_command(file, RewriteOptions(apply, site, every, target, out)))
 
 
 @app.command()

@@ -71,11 +71,11 @@ def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
     """
     config = overrides.apply(read_config(path))
     where = store or config.store
-    place = _absolute(where) if where else str(_free_path(config.name))
+    place = absolute_store(where) if where else str(_free_path(config.name))
     if "://" not in place and Path(place).exists():
         raise StoreError(place, action="exists already: go on with it by `triton-evolve resume`, or give another --store")
     config = config.model_copy(update={"store": place})
-    tasks = _load(config, str(path))
+    tasks = load_run(config, str(path))
     if config.evaluator == "kernels":  # others need not judge
         from evo.commands.weak_tasks import refuse_weak_tasks
 
@@ -97,9 +97,9 @@ def resume_command(store: str, overrides: Overrides) -> int:
         quarantined = dict.fromkeys(event.reason for event in opened.events() if event.kind is EventKind.QUARANTINED)
     recorded = RunConfig.from_text(header.config, f"{store}: its configuration")
     cluster = recorded.cluster.model_copy(update={"address": None})  # that of the first session may be gone
-    config = overrides.apply(recorded.model_copy(update={"store": _absolute(store), "cluster": cluster}))
-    tasks = _load(config, store)
-    _check_unchanged(tasks, json.loads(header.tasks))
+    config = overrides.apply(recorded.model_copy(update={"store": absolute_store(store), "cluster": cluster}))
+    tasks = load_run(config, store)
+    check_unchanged(tasks, json.loads(header.tasks))
     for reason in quarantined:
         typer.echo(f"in quarantine before, and used again only if it passes its health check now: {reason}")
     return _search(config, tasks, overrides, resumed=True)
@@ -152,7 +152,7 @@ def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *
         config = config.model_copy(update={"target": target, "cluster": cluster})
         spec = RunSpec(config, store, None if resumed else make_header(config, tasks), device)
         console.print(f"{'resuming' if resumed else 'starting'} {config.name} on {device}; store: {store}")
-        with progress_display(console, _latency_kind(config, device)) as observe:
+        with progress_display(console, latency_kind_on(config, device)) as observe:
             reason = Driver(spec, capacity, observe, lambda: interruption.reason).run()
     # From here on Ctrl-C ends the command at once again: Ray left handlers of its own, and an export can be made later.
     if interruption.reason is not None:
@@ -161,7 +161,8 @@ def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *
     return _report(console, store, None if overrides.no_export else overrides.export or _front_folder(store), reason)
 
 
-def _latency_kind(config: RunConfig, device: str) -> LatencyKind:
+def latency_kind_on(config: RunConfig, device: str) -> LatencyKind:
+    """How latencies come about on a device."""
     if config.evaluator == "simulated":
         return LatencyKind.SIMULATED
     return LatencyKind.MEASURED if device == "gpu" else LatencyKind.MODELLED
@@ -207,9 +208,16 @@ def _export(store: PopulationStore, out: Path) -> bool:
     return True
 
 
-def _load(config: RunConfig, where: str) -> Mapping[str, Task]:
-    """Checks what can be checked without Ray, so that a mistake is answered at once."""
-    _check_names(config, where)
+def load_run(config: RunConfig, where: str) -> Mapping[str, Task]:
+    """Checks what can be checked without Ray, so that a mistake is answered at once.
+
+    Returns:
+        The tasks by name.
+
+    Raises:
+        InputError: A task, operator, model, target or evaluator cannot be used, or a key is missing.
+    """
+    check_names(config, where)
     from evo.cluster.setup import build_operators, check_models, load_tasks
 
     other = conflict()
@@ -244,8 +252,12 @@ def _check_starts(config: RunConfig, tasks: Mapping[str, Task]) -> None:
             )
 
 
-def _check_names(config: RunConfig, where: str) -> None:
-    """Refuses task names and paths that lead nowhere, all at once and before anything large is imported."""
+def check_names(config: RunConfig, where: str) -> None:
+    """Refuses task names and paths that lead nowhere, all at once and before anything large is imported.
+
+    Raises:
+        TaskError: There are some.
+    """
     wrong: list[TaskError] = []
     for position, reference in enumerate(config.tasks):
         try:
@@ -260,7 +272,12 @@ def _texts(tasks: Mapping[str, Task]) -> dict[str, str]:
     return {name: task.path.read_text(encoding="utf-8") if task.path else "" for name, task in tasks.items()}
 
 
-def _check_unchanged(tasks: Mapping[str, Task], recorded: Mapping[str, str]) -> None:
+def check_unchanged(tasks: Mapping[str, Task], recorded: Mapping[str, str]) -> None:
+    """Refuses tasks whose text is another one than that which a run began with.
+
+    Raises:
+        TaskError: There is one.
+    """
     for name, text in _texts(tasks).items():
         if recorded.get(name) != text:
             where = str(tasks[name].path or name)
@@ -269,7 +286,8 @@ def _check_unchanged(tasks: Mapping[str, Task], recorded: Mapping[str, str]) -> 
             )
 
 
-def _absolute(store: str) -> str:
+def absolute_store(store: str) -> str:
+    """A path made absolute, a URL as it is."""
     return store if "://" in store else str(Path(store).expanduser().resolve())
 
 

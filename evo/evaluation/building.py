@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 from evo.errors import DeviceError
 from evo.evaluation.base import Evaluator
@@ -20,7 +21,7 @@ from evo.tracing.workbench import Workbench
 
 
 def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, device: str) -> Evaluator:
-    """Builds an evaluator and starts its processes.
+    """Builds an evaluator and starts its processes; where it does not come to an end, all of them are ended.
 
     Args:
         tasks: By name.
@@ -33,25 +34,32 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
     if device != "gpu":
         settings = dataclasses.replace(settings, target=device.removeprefix("cpu:"))
         # One evaluator leaves a core of a small machine idle while it compiles; a large one has an evaluator per core.
-        bench = _bench(settings, workers=2 if (os.cpu_count() or 1) <= 4 else 1, sass=True)
-        interpreted = InterpretedTier(settings.target, deadline_s=settings.run_deadline_s, workbench=bench)
-        interpreted.start()
-        return LadderEvaluator(tasks, settings, interpreted, bench)
+        with ExitStack() as started:
+            bench = _bench(settings, started, workers=2 if (os.cpu_count() or 1) <= 4 else 1, sass=True)
+            interpreted = InterpretedTier(settings.target, deadline_s=settings.run_deadline_s, workbench=bench)
+            started.callback(interpreted.close)
+            interpreted.start()
+            evaluator = LadderEvaluator(tasks, settings, interpreted, bench)
+            started.pop_all()
+        return evaluator
     from evo.evaluation.replay import ReplayTier  # imports torch's CUDA side
 
-    tier = ReplayTier(settings)
-    if settings.target not in ("auto", tier.capability):
-        tier.close()
-        raise DeviceError(f"the target is {settings.target}, the GPU is {tier.device} ({tier.capability})")
-    settings = dataclasses.replace(settings, target=tier.capability)
-    workers = max(1, min(14, (os.cpu_count() or 2) - 2))
-    bench = _bench(settings, workers=workers, sass=False)
-    hosted = HostedEvaluator(tasks, settings)  # both start their processes when they are first needed
-    examinations = (RecordedUse(deadline_s=settings.run_deadline_s), Sanitizers(deadline_s=settings.run_deadline_s))
-    return LadderEvaluator(tasks, settings, tier, bench, hosted=hosted, examinations=examinations)
+    with ExitStack() as started:
+        tier = ReplayTier(settings)
+        started.callback(tier.close)
+        if settings.target not in ("auto", tier.capability):
+            raise DeviceError(f"the target is {settings.target}, the GPU is {tier.device} ({tier.capability})")
+        settings = dataclasses.replace(settings, target=tier.capability)
+        workers = max(1, min(14, (os.cpu_count() or 2) - 2))
+        bench = _bench(settings, started, workers=workers, sass=False)
+        hosted = HostedEvaluator(tasks, settings)  # both start their processes when they are first needed
+        examinations = (RecordedUse(deadline_s=settings.run_deadline_s), Sanitizers(deadline_s=settings.run_deadline_s))
+        evaluator = LadderEvaluator(tasks, settings, tier, bench, hosted=hosted, examinations=examinations)
+        started.pop_all()
+    return evaluator
 
 
-def _bench(settings: EvaluationSettings, *, workers: int, sass: bool) -> Workbench:
+def _bench(settings: EvaluationSettings, started: ExitStack, *, workers: int, sass: bool) -> Workbench:
     bench = Workbench(
         settings.target,
         workers=workers,
@@ -59,5 +67,6 @@ def _bench(settings: EvaluationSettings, *, workers: int, sass: bool) -> Workben
         compile_deadline_s=settings.compile_deadline_s,
         sass=sass,
     )
+    started.callback(bench.close)
     bench.start()
     return bench

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Sequence
 from queue import PriorityQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from typing import Generic, Protocol, TypeVar
 
 from evo.errors import SandboxError
 from evo.tracing.shelf import Closed
 
 log = logging.getLogger(__name__)
+
+ENDING_S = 5.0
+"""How long threads may take to end after their workers did."""
 
 
 class Worker(Protocol):
@@ -47,6 +51,7 @@ class Pool(Generic[W]):
         self._lock = Lock()
         self._name = name
         self._running = False
+        self._threads: list[Thread] = []
 
     def start(self) -> None:
         """Makes all workers ready, side by side, and returns at once; without it each is made ready by its first work."""
@@ -72,6 +77,10 @@ class Pool(Generic[W]):
                 self._queue.put(((), next(self._order), None))  # the empty tuple is less than all others
         for worker in self._workers:
             worker.close()
+        deadline = time.monotonic() + ENDING_S
+        for thread in self._threads:  # what they were starting is theirs to remove, before the interpreter ends them
+            if thread is not current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _run(self, *, warm: bool) -> None:
         with self._lock:
@@ -80,7 +89,9 @@ class Pool(Generic[W]):
             self._running = True
         for index, worker in enumerate(self._workers):
             # Daemons: an interpreter that ends without `close` does not wait for them, and their processes end with it.
-            Thread(target=self._work, args=(worker, warm), name=f"{self._name}-{index}", daemon=True).start()
+            thread = Thread(target=self._work, args=(worker, warm), name=f"{self._name}-{index}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def _work(self, worker: W, warm: bool) -> None:
         try:

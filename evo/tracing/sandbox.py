@@ -200,7 +200,7 @@ class ForkServer:
         launch = _new_process if self._zygote is None else self._zygote.launch
         try:
             self._process = launch(settings, environment, theirs)
-        except SandboxError:
+        except BaseException:  # Ctrl-C, too: nobody else would remove the folder
             self.close()
             raise
         finally:

@@ -32,6 +32,19 @@ def test_a_signal_ends_a_command_and_what_it_started(
     wait_until(lambda: not list(scratch.iterdir()), "end of its files", 10)
 
 
+def test_a_signal_while_an_evaluator_starts_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    with started(tmp_path, "tune", str(KERNEL), "--task", "softmax", "--device", "cpu") as process:
+        wait_until(lambda: any(scratch.iterdir()), "folder of a sandbox")
+        below = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    assert not alive(below)
+    wait_until(lambda: not list(scratch.iterdir()), "end of its files", 10)
+
+
 def test_a_signal_before_anything_began_is_told_too(tmp_path: Path) -> None:
     task = tmp_path / "slow.py"
     task.write_text(f"import time\nfrom pathlib import Path\nPath({str(tmp_path / 'here')!r}).touch()\ntime.sleep(60)\n")

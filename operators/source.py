@@ -98,10 +98,11 @@ class Source:
         """All launches of a kernel whose arguments can be read.
 
         Raises:
-            NotApplicableError: There is none, or decorators choose some of the arguments.
+            NotApplicableError: There is none, decorators choose some of the arguments, or another launch passes `**arguments`.
         """
         found = tuple(launch for launch in self.launches if launch.kernel == kernel.name)
-        if not found or kernel.decorated:
+        every = find(self.module, cst.Subscript, m.Subscript(value=m.Name(kernel.name)))
+        if not found or kernel.decorated or len(every) != len(found):
             raise NotApplicableError(f"{kernel.name} has no launch with plain arguments")
         return found
 

@@ -6,6 +6,7 @@ import ast
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import libcst as cst
 import numpy as np
@@ -29,13 +30,26 @@ class Site:
 
 
 class Rewrite(Operator):
-    """A mutation that follows a rule. It looks at structure only, changes no precision and keeps what it does not touch."""
+    """A mutation that follows a rule. It looks at structure only, changes no precision and keeps what it does not touch.
+
+    Class attributes:
+        exact: Children compute the same bits; those of the others differ in rounding alone, which the task's tolerance judges. No
+            rewrite changes a data type.
+        when: When it is worth trying, for people.
+        cites: Where it is from.
+    """
 
     kind = OperatorKind.MUTATION
+    exact: ClassVar[bool] = True
+    when: ClassVar[str] = ""
+    cites: ClassVar[str] = ""
 
     @abstractmethod
     def sites(self, source: Source) -> Iterator[Site]:
         """The places this rewrite could change; raises NotApplicableError where the module as a whole forbids it."""
+
+    def check_target(self, target: str) -> None:
+        """Raises NotApplicableError where a target, ``backend:arch``, lacks what the rewrite uses; by default none does."""
 
     def sites_of(self, parent: Parent, source: Source) -> Iterator[Site]:
         """As `sites`, for rewrites that also look at the parent's evaluation."""
@@ -46,6 +60,7 @@ class Rewrite(Operator):
         text = parents[0].variant.source
         reasons: list[str] = []
         try:
+            self.check_target(context.target)
             sites = list(self.sites_of(parents[0], read_source(text)))
             for index in rng.permutation(len(sites)):
                 try:

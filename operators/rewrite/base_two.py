@@ -29,6 +29,9 @@ class BaseTwoExponent(Rewrite):
     """
 
     name = "base_two_exponent"
+    exact = False
+    when = "Softmax and attention, whose exponentials compete with the tensor cores for issue slots."
+    cites = "FlashAttention-2, arXiv:2307.08691 (exp2 with a folded scale); PTX ISA, ex2.approx."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per kernel that calls `tl.exp`."""

@@ -19,6 +19,8 @@ class ExposeKnobs(Rewrite):
     """
 
     name = "expose_knobs"
+    when = "A foreign kernel is to be tuned: always first."
+    cites = "Triton documentation, triton.autotune and triton.Config."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site: the whole module."""

@@ -1,4 +1,4 @@
-"""Reads the size of a one-dimensional grid, and words it so that a launch can pass it to its kernel."""
+"""Reads the sizes of a grid, and words them so that a launch can pass them to its kernel."""
 
 from __future__ import annotations
 
@@ -13,17 +13,26 @@ from operators.source import Launch, NotApplicableError, assigned, code, find
 
 def single(launch: Launch) -> cst.BaseExpression:
     """The one element of the grid."""
+    elements = axes(launch).elements
+    if any(code(element.value) != "1" for element in elements[1:]):
+        raise NotApplicableError(f"the grid of {launch.kernel} is no tuple of one number")
+    return elements[0].value
+
+
+def axes(launch: Launch) -> cst.Tuple:
+    """The grid as a tuple, whose node belongs to this launch alone."""
     slices = cst.ensure_type(launch.call.func, cst.Subscript).slice
-    node: Any = slices[0].slice.value if len(slices) == 1 and isinstance(slices[0].slice, cst.Index) else None
+    inside = [item.slice.value for item in slices if isinstance(item.slice, cst.Index)]
+    node: Any = inside[0] if len(inside) == len(slices) == 1 else None
     if isinstance(node, cst.Name):
         values = assigned(launch.function, node.value)
         if len(values) != 1 or len(find(launch.function, cst.Name, m.Name(node.value))) != 2:
             raise NotApplicableError(f"the grid {node.value} of {launch.kernel} is not made for this launch alone")
         node = values[0]
     node = node.body if isinstance(node, cst.Lambda) else node
-    if not isinstance(node, cst.Tuple) or any(code(element.value) != "1" for element in node.elements[1:]):
-        raise NotApplicableError(f"the grid of {launch.kernel} is no tuple of one number")
-    return node.elements[0].value
+    if isinstance(node, cst.Tuple) and node.elements and all(isinstance(item, cst.Element) for item in node.elements):
+        return node
+    raise NotApplicableError(f"the grid of {launch.kernel} is no tuple of numbers")
 
 
 def passable(launch: Launch, rows: cst.BaseExpression) -> str:

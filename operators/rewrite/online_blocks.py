@@ -39,6 +39,9 @@ class OnlineBlocks(Rewrite):
     """
 
     name = "online_blocks"
+    exact = False
+    when = "Rows are longer than what registers hold, or a row is loaded once per pass anyway."
+    cites = "Milakov and Gimelshein, arXiv:1805.02867."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per kernel with a block that spans a row."""

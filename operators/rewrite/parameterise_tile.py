@@ -31,6 +31,8 @@ class ParameteriseTile(Rewrite):
     """
 
     name = "parameterise_tile"
+    when = "A tile size or launch option is a literal."
+    cites = "Triton documentation, triton.Config."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per launch and parameter."""

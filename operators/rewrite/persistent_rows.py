@@ -33,6 +33,8 @@ class PersistentRows(Rewrite):
     """
 
     name = "persistent_rows"
+    when = "There are many more rows than multiprocessors, and rows share loads or are short."
+    cites = "Triton tutorials 02-fused-softmax and 09-persistent-matmul."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per kernel that asks for its place in the grid, and one more where rows share loads."""
@@ -46,7 +48,7 @@ class PersistentRows(Rewrite):
 
 def _rewrite(source: Source, kernel: Kernel, *, shared: bool) -> cst.Module:
     launches = source.launches_of(kernel)
-    _check(source, kernel)
+    check_repeatable(source, kernel)
     if len(find(source.module, cst.Name, m.Name(kernel.name))) != len(launches) + 1:
         raise NotApplicableError(f"{kernel.name} is used besides its plain launches")
     grids = [single(launch) for launch in launches]
@@ -75,7 +77,7 @@ def _rewrite(source: Source, kernel: Kernel, *, shared: bool) -> cst.Module:
     return with_knob(module, knob, DEFAULT_STAGES, STAGES)
 
 
-def _check(source: Source, kernel: Kernel) -> None:
+def check_repeatable(source: Source, kernel: Kernel) -> None:
     """Raises NotApplicableError where the body cannot be repeated, or programs depend on each other."""
     nodes = list(ast.walk(kernel.tree))
     written = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

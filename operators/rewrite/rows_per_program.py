@@ -36,6 +36,9 @@ class RowsPerProgram(Rewrite):
     """
 
     name = "rows_per_program"
+    exact = False
+    when = "Rows are short: one per program leaves threads idle or starts too many programs."
+    cites = "Triton tutorial 02-fused-softmax (rows per program); TorchInductor's XBLOCK of reductions."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per kernel and form; the loop is offered only where the two-dimensional form cannot be derived."""
@@ -75,6 +78,8 @@ def _names(source: Source, kernel: Kernel, row: str, program: ast.Call) -> _Name
         raise NotApplicableError(f"{kernel.name} asks for its place in the grid more than once")
     tiled = any(guard.cover is Cover.PROGRAM for guard in guards(kernel))
     written = sum(isinstance(n, ast.Name) and n.id == row and isinstance(n.ctx, ast.Store) for n in ast.walk(kernel.tree))
+    if not _is_place(kernel, row, program):
+        raise NotApplicableError(f"{row} of {kernel.name} is computed from its place in the grid, not the place itself")
     if tiled or kernel.uses & {"dot", "dot_scaled"} or written > 1:
         raise NotApplicableError(f"a program of {kernel.name} works on a tile, not on a row")
     count, mask = unused("n_rows", source.names), unused("row_mask", source.names)
@@ -235,6 +240,14 @@ def _masked(call: cst.Call, row_mask: str) -> cst.Call:
     if len(call.args) > (1 if code(call.func) == "tl.load" else 2):
         raise NotApplicableError(f"{code(call)} gives its mask by position")
     return with_argument(call, "mask", row_mask)
+
+
+def _is_place(kernel: Kernel, row: str, program: ast.Call) -> bool:
+    """Whether a row is `tl.program_id`, cast at most: only that can be compared with the number of rows."""
+    value = next(line.value for line in kernel.tree.body if isinstance(line, ast.Assign) and _assigns(line, row))
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "to":
+        value = value.func.value
+    return value is program
 
 
 def _assigns(line: ast.stmt, name: str) -> bool:

@@ -31,6 +31,8 @@ class UnfoldAutotune(Rewrite):
     """
 
     name = "unfold_autotune"
+    when = "A kernel has an autotuner, which hides its arguments from other rewrites."
+    cites = "Triton documentation, triton.autotune."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per autotuned kernel."""

@@ -23,6 +23,9 @@ class WholeRow(Rewrite):
     """
 
     name = "whole_row"
+    exact = False
+    when = "Rows fit into the registers of a program, so that further passes need not load them again."
+    cites = "The inverse of online_blocks; Triton tutorial 02-fused-softmax."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per kernel that loops over a guarded range outside a matrix product."""

@@ -34,6 +34,8 @@ class WidenSpace(Rewrite):
     """
 
     name = "widen_space"
+    when = "The best configuration found lies at the edge of the space."
+    cites = "Powers of two around what won, as in TorchInductor's coordinate descent tuning."
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per knob and end."""

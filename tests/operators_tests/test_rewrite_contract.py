@@ -1,0 +1,119 @@
+"""What every rewrite must keep, found by walking the package: a new one is proved here without being listed.
+
+Children of each rewrite on a fixed corpus compute what their parents do (under Triton's interpreter), compile for a GPU that is not there,
+and keep comments. With TRITON_EVOLVE_TRITONBENCH naming a folder TritonBench_G_v1, its files are proved too (marked slow).
+"""
+
+import ast
+import os
+
+import pytest
+
+from evo.registry import find_operators
+from experiments.rewrites.corpus import SMALL, TRITONBENCH, own_specimens, tritonbench_specimens
+from experiments.rewrites.proving import ROUNDINGS, Job, compiled, interpreted
+from operators.rewrite.base import Rewrite
+from operators.rewriting import offers
+
+REWRITES = {name: cls() for name, cls in find_operators().items() if issubclass(cls, Rewrite)}
+every = pytest.mark.parametrize("name", REWRITES)
+SPECIMENS = {specimen.name: specimen for specimen in own_specimens()}
+CORPUS = [
+    "starts/attention", "starts/gemm_bias_gelu", "starts/rms_norm", "starts/softmax", "starts/swiglu", "kernels/looped_norm",
+    "kernels/scale_columns", "kernels/l2_normalise", "tuning/gemm", "tuning/gemm named", "tuning/column_sum named",
+    "tuning/transpose named", "kernelbench/softmax",
+]  # fmt: skip
+BLACKWELL = {"specialise_warps"}
+"""Rewrites for cuda:100 alone."""
+
+
+def target_of(name):
+    return "cuda:100" if name in BLACKWELL else "cuda:90"
+
+
+@pytest.fixture(scope="module")
+def children():
+    """(kernel, rewrite, strategy, source) of up to two sites of each rewrite on each kernel of the corpus."""
+    return [
+        (kernel, name, offer.strategy, offer.source)
+        for kernel in CORPUS
+        for name, rewrite in REWRITES.items()
+        for offer in offers(rewrite, SPECIMENS[kernel].source, target_of(name), most=2).children
+    ]
+
+
+def by_kernel(found):
+    return {kernel: [item for item in found if item[0] == kernel] for kernel in CORPUS}
+
+
+def jobs_of(found):
+    grouped = {kernel: items for kernel, items in by_kernel(found).items() if items}
+    jobs = [
+        Job(SPECIMENS[kernel].source, tuple(item[3] for item in items), SPECIMENS[kernel].driver, SMALL)
+        for kernel, items in grouped.items()
+    ]
+    return jobs, list(grouped.values())
+
+
+def test_children_compute_what_their_parents_do(children):
+    jobs, groups = jobs_of(children)
+    problems = []
+    for items, answer in zip(groups, interpreted(jobs), strict=True):
+        assert "failure" not in answer, (items[0][0], answer)
+        for (kernel, name, strategy, source), verdict in zip(items, answer["children"], strict=True):
+            right = "failure" not in verdict and verdict["error"] <= (0 if REWRITES[name].exact else ROUNDINGS)
+            if not right:
+                problems.append(f"{name} on {kernel}: {strategy}: {verdict}\n{source}")
+    assert not problems, "\n\n".join(problems)
+
+
+def test_children_compile_for_a_gpu_without_one(children):
+    first = {}
+    for item in children:
+        first.setdefault(item[1], item)  # one per rewrite: the slow test compiles the others
+    jobs, groups = jobs_of([item for item in first.values() if item[1] not in BLACKWELL])
+    for items, answer in zip(groups, compiled(jobs), strict=True):
+        for (kernel, name, strategy, source), verdict in zip(items, answer["children"], strict=True):
+            assert verdict.get("kernels", 0) > 0, f"{name} on {kernel}: {strategy}: {verdict}\n{source}"
+
+
+def test_comments_and_what_is_no_kernel_or_launch_survive(children):
+    for kernel, name, strategy, source in children:
+        before = SPECIMENS[kernel].source
+        for line in before.splitlines():
+            if "#" in line:
+                assert line[line.index("#") :] in source, f"{name} on {kernel}: {strategy} loses {line}"
+        assert ast.get_docstring(ast.parse(before)) == ast.get_docstring(ast.parse(source))
+
+
+@every
+def test_a_rewrite_says_what_it_is_when_it_helps_and_where_it_is_from(name):
+    cls = type(REWRITES[name])
+    assert cls.__doc__
+    assert cls.when.endswith(".")
+    assert cls.cites.endswith(".")
+
+
+@every
+def test_a_target_that_lacks_something_is_told(name):
+    found = offers(REWRITES[name], SPECIMENS["starts/softmax"].source, "hip:gfx942")
+    assert found.children or found.reason or all(site.reason for site in found.sites)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(TRITONBENCH not in os.environ, reason=f"{TRITONBENCH} names no folder")
+@every
+def test_children_of_tritonbench_compute_what_their_parents_do(name):
+    rewrite = REWRITES[name]
+    jobs, proved = [], 0
+    for specimen in tritonbench_specimens():
+        found = offers(rewrite, specimen.source, target_of(name), most=1).children
+        if found:
+            jobs.append(Job(specimen.source, (found[0].source,), specimen.driver, SMALL, deadline_s=5))
+    for job, answer in zip(jobs, interpreted(jobs), strict=True):
+        for verdict in answer.get("children", []):
+            bound = 0 if rewrite.exact else ROUNDINGS
+            if "took more" not in verdict.get("failure", ""):
+                assert verdict.get("error", float("inf")) <= bound, f"{verdict}\n{job.children[0]}"
+                proved += 1
+    assert proved >= 5 or len(jobs) < 5

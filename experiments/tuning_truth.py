@@ -79,7 +79,6 @@ def parser() -> argparse.ArgumentParser:
     )
     tuning.add_argument("--seed", type=int, default=0, help="of the sample and of the inputs")
     for command in (measuring, tuning):
-        command.add_argument("--only", action="append", help="only these kernels")
         command.add_argument("--limit-s", type=float, default=580.0, help="wall seconds after which nothing is begun")
     replaying = commands.add_parser("strategies", help="replay tuners on measured grids")
     replaying.add_argument("out", type=Path, metavar="DIR")
@@ -89,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     replaying.add_argument("--kernel-tuner", help="an interpreter that has the package kernel-tuner")
     replaying.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes")
     for command in (measuring, tuning, replaying):
+        command.add_argument("--only", action="append", help="only these kernels, each by an option of its own")
         command.add_argument("--commit", help="of this project, for copies without their git history")
     return found
 
@@ -152,7 +152,7 @@ def autotune_row(grid: Grid, tuned: Tuned) -> dict[str, Any]:
 
 def strategies_command(options: argparse.Namespace, session: dict[str, Any]) -> None:
     """Replays all strategies, writes and prints the figures."""
-    grids = [grid for grid in load_grids(options.out) if grid.valid]
+    grids = [grid for grid in load_grids(options.out) if grid.valid and (not options.only or grid.name in options.only)]
     # For processes to come, which use the cores already: small matrices are slower on several threads.
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     noise = {grid.name: chosen_noise(grid, options.noise) for grid in grids}
@@ -174,7 +174,7 @@ def strategies_command(options: argparse.Namespace, session: dict[str, Any]) -> 
         "kernel_tuner": list(THEIRS) if options.kernel_tuner else [],
         "overall": overall(rows),
         "standings": rows,
-        "autotune": [{**row, "ours_s": costs.get(row["name"])} for row in theirs],
+        "autotune": [{**row, "ours_s": costs[row["name"]]} for row in theirs if row["name"] in costs],
         "importances": {grid.name: write_chart(grid, options.out / "importance") for grid in grids},
     }
     write_results(options.out, NAME, results, page(results, grids))

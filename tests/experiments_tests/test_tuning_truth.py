@@ -214,9 +214,12 @@ def test_triton_is_extrapolated_and_only_whole_spaces_have_a_quality() -> None:
 def test_replayed_grids_make_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     synthetic("first").save(tmp_path / "grids")
     synthetic("second").save(tmp_path / "grids")
+    synthetic("third").save(tmp_path / "grids")
     rows = [script.autotune_row(synthetic("first"), Tuned("first", 300, 300, 150.0, BEST))]
     (tmp_path / "autotune.json").write_text(json.dumps({"session": {}, "rows": rows}))
-    script.main(["strategies", str(tmp_path), "--seeds", "1", "--commit", "abc"])
+    script.main(
+        ["strategies", str(tmp_path), "--seeds", "1", "--commit", "abc", "--workers", "1", "--only", "first", "--only", "second"]
+    )
     found = json.loads((tmp_path / "tuning_truth.json").read_text())
     assert {row["grid"] for row in found["standings"]} == {"first", "second"}
     assert found["noise"] == {"first": 0.005, "second": 0.005}

@@ -249,7 +249,12 @@ class AnthropicModel(Model):
         """
         timeout = anthropic.Timeout(self._silence_s, connect=min(10.0, self._silence_s))
         try:
-            client = anthropic.AsyncAnthropic(base_url=self._base_url, timeout=timeout, max_retries=self._max_retries)
+            client = anthropic.AsyncAnthropic(
+                base_url=self._base_url,
+                timeout=timeout,
+                max_retries=self._max_retries,
+                http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
+            )
         except anthropic.AnthropicError as error:
             raise InputError(f"model {self.name}", action=f"{_NO_KEY} ({type(error).__name__})") from None
         headers = {header.lower() for header in client.default_headers}
@@ -258,7 +263,7 @@ class AnthropicModel(Model):
         return client
 
     def _bill(self, call: _Call) -> tuple[float, int] | None:
-        if not call.finished:
+        if not call.finished or not call.told:
             return None
         dollars = self._price.of(call.usage, call.hour) * self._factor if self._price else 0.0
         return dollars, call.usage.tokens
@@ -283,12 +288,14 @@ class _Call:
 
     Attributes:
         hour: Tokens put into the cache for an hour, of all those put there.
+        told: The endpoint told how many tokens it read and wrote; none read is no answer, for there is no empty prompt.
     """
 
     attempts: Attempts
     message: Message | None = None
     usage: Usage = dataclasses.field(default_factory=Usage)
     hour: int = 0
+    told: bool = False
     request_id: str = ""
     failure: str = ""
 
@@ -316,3 +323,4 @@ class _Call:
                 cache_read_tokens=token_count(usage.cache_read_input_tokens),
                 cache_write_tokens=token_count(usage.cache_creation_input_tokens),
             )
+            self.told = None not in (usage.input_tokens, usage.output_tokens) and self.usage.tokens > self.usage.output_tokens

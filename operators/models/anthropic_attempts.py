@@ -7,10 +7,7 @@ from typing import Any
 import anthropic
 import httpx2
 
-from operators.models.attempts import Attempts, out_of_money, spend_code
-
-NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
-"""Transport errors before the request left this machine: nothing can have been billed."""
+from operators.models.attempts import NEVER_SENT, Attempts, out_of_money, redirect_hint, spend_code
 
 
 class AttemptHook(anthropic.Middleware):
@@ -34,7 +31,7 @@ class AttemptHook(anthropic.Middleware):
             if isinstance(error.__cause__, NEVER_SENT):
                 self._attempts.finish((0.0, 0))
             raise
-        if response.status_code >= 400:
+        if response.status_code >= 300:
             answer = response.http_response
             self._attempts.refused(response.status_code, answer.headers)
             await answer.aread()
@@ -49,7 +46,7 @@ def described(error: Exception) -> str:
     if isinstance(error, anthropic.APIStatusError):
         words = [str(error.status_code), error.type, error.error_code]
         said = " ".join(str(error.api_message or "").split())[:300]
-        return " ".join(word for word in words if word) + (f": {said}" if said else "")
+        return " ".join(word for word in words if word) + (f": {said}" if said else "") + redirect_hint(error.status_code)
     if isinstance(error, anthropic.APITimeoutError | httpx2.TimeoutException):
         return "the endpoint was silent for too long"
     if isinstance(error, anthropic.APIConnectionError | httpx2.TransportError):

@@ -18,8 +18,8 @@ from anthropic.types import Message
 from anthropic.types.messages import MessageBatchIndividualResponse
 
 from evo.errors import SpendLimitError
-from operators.models.anthropic_attempts import NEVER_SENT, described
-from operators.models.attempts import back_off, heed, out_of_money, spend_code
+from operators.models.anthropic_attempts import described
+from operators.models.attempts import NEVER_SENT, back_off, heed, out_of_money, spend_code
 from operators.models.limits import Limiter
 
 PRICE_FACTOR = 0.5
@@ -128,11 +128,7 @@ class Batches:
             batch_id = await self._create(requests)
             for waiting in requests.values():
                 waiting.ticket.batch_id = batch_id
-            await self._wait(batch_id)
-            async for entry in await self._client.messages.batches.results(batch_id):
-                known = requests.get(entry.custom_id)
-                if known is not None:
-                    _resolve(known.future, entry)
+            await self._collect(batch_id, requests)
             failure = BatchFailure("the batch ended without this request", billed=True)
         except (BatchFailure, SpendLimitError) as error:
             failure = error
@@ -171,14 +167,36 @@ class Batches:
             await back_off(number, headers)
             number += 1
 
-    async def _wait(self, batch_id: str) -> None:
+    async def _collect(self, batch_id: str, requests: Mapping[str, _Waiting]) -> None:
+        """Looks until the batch has ended and its results are read, or nobody waits for them any more.
+
+        A look that fails in passing is made again: the batch goes on without us, and its replies are paid for.
+        """
         interval = self._poll_s
-        while True:
+        while not all(waiting.future.done() for waiting in requests.values()):
             await asyncio.sleep(interval)
-            batch = await self._client.messages.batches.retrieve(batch_id)
-            if batch.processing_status == "ended":
-                return
             interval = min(interval * _POLL_GROWTH, max(_LONGEST_POLL_S, self._poll_s))
+            try:
+                batch = await self._client.messages.batches.retrieve(batch_id)
+                if batch.processing_status == "ended":
+                    await self._read_results(batch_id, requests)
+                    return
+            except anthropic.APIStatusError as error:
+                if not _passing(error.status_code):
+                    raise
+                heed(self._limiter, error.status_code, error.response.headers)
+            except (anthropic.APIConnectionError, httpx2.TransportError):
+                continue
+
+    async def _read_results(self, batch_id: str, requests: Mapping[str, _Waiting]) -> None:
+        async for entry in await self._client.messages.batches.results(batch_id):
+            known = requests.get(entry.custom_id)
+            if known is not None:
+                _resolve(known.future, entry)
+
+
+def _passing(status: int) -> bool:
+    return status in (408, 409, 429) or status >= 500
 
 
 def _resolve(future: asyncio.Future[Message], entry: MessageBatchIndividualResponse) -> None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import httpx2
+
 from evo.errors import SpendLimitError
 from operators.models.base import Prompt
 from operators.models.ledger import Account, Reservation
@@ -51,6 +53,9 @@ _MAX_TOKENS = 10**9
 """No request has more."""
 
 _OVERLOADED = frozenset({429, 529, 503})
+
+NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+"""Transport errors before the request left this machine: nothing can have been billed."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,14 @@ def spend_code(status: int, body: object) -> str:
     return "billing_error" if status == 402 else ""
 
 
+def redirect_hint(status: int) -> str:
+    """What to do about an endpoint that points elsewhere; empty for every other status.
+
+    Redirects are not followed: each hop would be a request that nobody permitted or set money aside for.
+    """
+    return " (redirects are not followed: give the final address as base_url)" if 300 <= status < 400 else ""
+
+
 def token_count(value: object) -> int:
     """A count of tokens as an endpoint gave it, None being none.
 
@@ -227,10 +240,11 @@ def checked_url(base_url: str | None) -> str | None:
     """The URL.
 
     Raises:
-        ValueError: It is none, or holds a password.
+        ValueError: It is none, or has a place in which keys are put.
     """
-    if base_url is not None and (not base_url.startswith(("http://", "https://")) or "@" in base_url):
-        raise ValueError("base_url must begin with http:// or https:// and hold no password: keys come from the environment")
+    if base_url is not None and (not base_url.startswith(("http://", "https://")) or set(base_url) & set("@?#")):
+        said = "base_url must begin with http:// or https:// and hold no password and no query: keys come from the environment"
+        raise ValueError(said)
     return base_url
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ NOT_PROVIDERS = (
     "building",
     "ledger",
     "limits",
+    "openai_answers",
     "prices",
     "recording",
     "replaying",
@@ -33,6 +35,8 @@ NOT_PROVIDERS = (
 
 _COMMON = frozenset({"name", "ledger", "limiter", "max_tokens", "base_url"})
 """What every client takes and a configuration has keys for."""
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 
 RECORD = "record"
 """An option that every provider has: the path of a cassette to write its answers to (`operators.models.recording`)."""
@@ -66,6 +70,10 @@ def check_model(provider: str, options: Mapping[str, bool | int | float | str], 
             continue
         if key not in allowed:
             raise ConfigError(f"{where}: options of {provider}", given=key, allowed=[*allowed, RECORD])
+        if key.endswith("_env") and not (isinstance(value, str) and _VARIABLE.fullmatch(value)):
+            # Not shown: whoever misunderstands it gives the key itself, and messages are kept.
+            action = "it must be the name of an environment variable, in capitals, never the key itself"
+            raise ConfigError(f"{where}: options.{key} of {provider}", action=action)
         if not _fits(value, hints[key]):
             raise ConfigError(f"{where}: options.{key} of {provider}", given=value, allowed=_shown(hints[key]))
     for key in allowed:

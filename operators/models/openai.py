@@ -17,15 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import httpx2
 import openai
-from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
 from evo.errors import InputError, SpendLimitError
 from evo.records import Exchange, Usage
 from operators.models.attempts import (
     MAX_REPLY_CHARS,
+    NEVER_SENT,
     Attempts,
     Bound,
     back_off,
@@ -34,11 +33,11 @@ from operators.models.attempts import (
     cleaned,
     out_of_money,
     spend_code,
-    token_count,
 )
 from operators.models.base import Model, Prompt, RequestError
 from operators.models.ledger import Account
 from operators.models.limits import Limiter, LocalLimiter
+from operators.models.openai_answers import described, spoken, text_of, usage_of
 from operators.models.prices import known_price
 
 Server = Literal["vllm", "sglang", "llama_cpp", "fireworks"]
@@ -54,7 +53,6 @@ _GRAMMAR_FIELDS: Mapping[Server, Callable[[str], dict[str, Any]]] = {
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal", "tool_calls": "tool_use"}
 """Into the words that exchanges use for every provider; others stay as they are."""
 
-_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 _RETRIED = frozenset({408, 409, 429})
 
 _Clients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI]
@@ -172,9 +170,8 @@ class OpenAiModel(Model):
             except SpendLimitError as error:
                 if not call.attempts.finish(None):
                     raise
-                call.failure = str(
-                    error
-                )  # what earlier attempts cost must reach the store first; the next request ends the search
+                # What earlier attempts cost must reach the store first; the next request ends the search.
+                call.failure = str(error)
                 return
             call.failure = ""
             headers: Mapping[str, str] | None = {}
@@ -184,17 +181,17 @@ class OpenAiModel(Model):
                 call.attempts.refused(error.status_code, error.response.headers)
                 call.request_id = error.request_id or call.request_id
                 call.spend = spend_code(error.status_code, error.body)
-                call.failure = _described(error, keyless=self._key is None)
+                call.failure = described(error, keyless=self._key is None)
                 again = error.status_code in _RETRIED or error.status_code >= 500
                 headers = error.response.headers if again and not call.spend else None
             except openai.APIConnectionError as error:
-                if isinstance(error.__cause__, _NEVER_SENT):
+                if isinstance(error.__cause__, NEVER_SENT):
                     call.attempts.finish((0.0, 0))
-                call.failure = _described(error)
+                call.failure = described(error)
                 headers = None if call.begun else {}  # what was begun may be billed, and its rest is seldom worth as much again
             except Exception as error:  # noqa: BLE001 - only SDK code runs here; it raises anything on an answer that is no stream
                 call.spend = spend_code(0, getattr(error, "body", None))
-                call.failure = _described(error)
+                call.failure = described(error)
                 headers = None
             else:
                 headers = None
@@ -248,6 +245,7 @@ class OpenAiModel(Model):
                 base_url=self._base_url,
                 timeout=openai.Timeout(self._silence_s, connect=min(10.0, self._silence_s)),
                 max_retries=0,
+                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
             )
         return self._clients[loop]
 
@@ -263,7 +261,7 @@ class OpenAiModel(Model):
             prompt_hash=prompt.prompt_hash,
             template_hash=prompt.template_hash,
             prompt=prompt.text,
-            reply=cleaned(_spoken("".join(call.texts)), self._secrets),
+            reply=cleaned(spoken("".join(call.texts)), self._secrets),
             stop_reason="error" if call.failure else call.stop,
             request_id=cleaned(call.request_id, self._secrets),
             latency_s=latency_s,
@@ -288,10 +286,10 @@ class _Call:
     def take(self, chunk: ChatCompletionChunk) -> None:
         """Adds a piece of the stream: text only; reasoning, tool calls and refusals' words are no part of a reply."""
         self.begun = True
-        self.usage = _usage(chunk.usage) if chunk.usage else self.usage
+        self.usage = usage_of(chunk.usage) if chunk.usage else self.usage
         for choice in chunk.choices[:1]:
             delta = choice.delta
-            text = _text(delta.content)
+            text = text_of(delta.content)
             self.texts.append(text)
             # What is dropped counts as well, so that endless reasoning ends.
             self.characters += len(text) + sum(len(str(value)) for value in (delta.model_extra or {}).values())
@@ -299,34 +297,6 @@ class _Call:
                 self.stop = "refusal"
             if choice.finish_reason and self.stop != "refusal":
                 self.stop = _STOP_REASONS.get(choice.finish_reason, str(choice.finish_reason))
-
-
-def _text(content: object) -> str:
-    """Of a piece of content: a string, or with some servers a list of parts, of which thinking is one."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict) and part.get("type") == "text")
-    return content if isinstance(content, str) else ""
-
-
-def _spoken(reply: str) -> str:
-    """Without the reasoning that a server left in the text: up to its closing tag, the opening one may stand in the prompt."""
-    head, tag, rest = reply.partition("</think>")
-    opened = head.lstrip().startswith("<think>")
-    if tag and (opened or "<think>" not in head):
-        return rest.lstrip()
-    return "" if opened else reply
-
-
-def _usage(usage: CompletionUsage) -> Usage:
-    """The counts.
-
-    Raises:
-        Exception: They are none; the SDK does not check.
-    """
-    details = usage.prompt_tokens_details
-    read, written = (token_count(details.cached_tokens), token_count(details.cache_write_tokens)) if details else (0, 0)
-    fresh = max(0, token_count(usage.prompt_tokens) - read - written)
-    return Usage(fresh, token_count(usage.completion_tokens), read, written)
 
 
 def _key(name: str, variable: str | None) -> str | None:
@@ -337,22 +307,3 @@ def _key(name: str, variable: str | None) -> str | None:
         action = f"no API key: set {variable} in the environment of the machine that makes the proposals"
         raise InputError(f"model {name}", action=action)
     return key
-
-
-def _described(error: Exception, *, keyless: bool = False) -> str:
-    """One line about an SDK error, without the request it holds."""
-    if isinstance(error, openai.APIStatusError):
-        words = [str(error.status_code), error.type or "", error.code or ""]
-        body = error.body if isinstance(error.body, dict) else {}
-        said = " ".join(str(body.get("message") or "").split())[:300]
-        hint = (
-            " (no key was sent: name its variable in the option key_env)" if keyless and error.status_code in (401, 403) else ""
-        )
-        return " ".join(word for word in words if word) + (f": {said}" if said else "") + hint
-    if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
-        return "the endpoint was silent for too long"
-    if isinstance(error, openai.APIConnectionError | httpx2.TransportError):
-        return f"the connection failed ({type(error.__cause__ or error).__name__})"
-    if isinstance(error, openai.APIError):
-        return f"the stream ended with an error: {' '.join(str(error.message).split())[:300]}"
-    return f"the answer is no message stream ({type(error).__name__})"

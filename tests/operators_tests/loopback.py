@@ -40,6 +40,7 @@ class Loopback:
     Args:
         script: What is answered; a function of the request's body where it is one.
         creating: What the first attempts to create a batch get, instead of a batch.
+        looking: What the first looks at batches get.
         looks: How often a batch is still in progress when it is looked at.
         keyless: Whether it answers who sends no key.
 
@@ -56,11 +57,13 @@ class Loopback:
         script: Sequence[Answer] | Callable[[dict[str, Any]], Answer],
         *,
         creating: Sequence[Answer] = (),
+        looking: Sequence[Failure] = (),
         looks: int = 1,
         keyless: bool = False,
     ) -> None:
         self._script = script if callable(script) else list(script)
         self._creating = list(creating)
+        self._looking = list(looking)
         self._looks = looks
         self._lock = threading.Lock()
         self._cached: set[str] = set()
@@ -123,9 +126,15 @@ class Loopback:
         """What the next attempt to create a batch gets."""
         self._creating.insert(0, failure)
 
-    def look(self, name: str) -> dict[str, Any]:
+    def redirect_batches(self) -> None:
+        """Whatever is asked of the place for batches is to be asked elsewhere."""
+        self._creating = [Failure(307, "moved", headers={"location": "/v1/messages/batches"})] * 50
+
+    def look(self, name: str) -> dict[str, Any] | Failure:
         """What the endpoint says of a batch."""
         with self._lock:
+            if self._looking:
+                return self._looking.pop(0)
             looks, lines = self._results[name]
             self._results[name] = (looks - 1, lines)
             return self._described(name)
@@ -204,7 +213,7 @@ def _handler(server: Loopback) -> type[BaseHTTPRequestHandler]:
             if found["results"]:
                 self._send(200, "application/x-jsonl", server.results(found["id"]), {})
             else:
-                self._send(200, "application/json", json.dumps(server.look(found["id"])).encode(), {})
+                self._answer(server.look(found["id"]), Bill(0, 0, 0, 0), "", False)
 
         def _authorization(self) -> str:
             return self.headers.get("authorization") or self.headers.get("x-api-key") or ""

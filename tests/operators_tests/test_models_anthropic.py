@@ -238,6 +238,40 @@ def test_what_is_no_message_stream_is_a_failed_request(answer: Answer) -> None:
     json.dumps(error.exchange.to_json())
 
 
+@pytest.mark.parametrize(
+    ("begun", "ended"),
+    [
+        ({}, {}),
+        ({"input_tokens": 9, "output_tokens": 1}, {}),
+        ({"output_tokens": 1}, {"output_tokens": 9}),
+        ({"input_tokens": 0}, {"output_tokens": 9}),
+    ],
+)
+def test_a_reply_with_half_of_its_usage_counts_in_full(begun: dict[str, int], ended: dict[str, int]) -> None:
+    message = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+        "usage": begun,
+    }
+    events = (
+        {"type": "message_start", "message": message},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": GOOD}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": ended},
+        {"type": "message_stop"},
+    )
+    ledger = Ledger(5.0, 1_000_000)
+    with Loopback([Raw("".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n" for e in events).encode())]) as server:
+        exchange = complete(model(server, ledger=ledger))
+    assert exchange.reply == GOOD
+    assert ledger.spent == exchange.usage.dollars > 1_000 * 20 / 1e6
+    assert ledger.spent_tokens > 5_000
+
+
 def test_a_spend_limit_in_mid_stream_ends_the_search() -> None:
     event = {"type": "error", "error": {"type": "billing_error", "message": "no credit"}}
     with Loopback([Raw(f"event: error\ndata: {json.dumps(event)}\n\n".encode())]) as server, pytest.raises(SpendLimitError):

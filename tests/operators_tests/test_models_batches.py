@@ -131,6 +131,21 @@ def test_who_gives_up_before_the_batch_is_sent_is_neither_sent_nor_billed() -> N
     assert ledger.spent == result.usage.dollars
 
 
+def test_looks_that_fail_in_passing_lose_no_batch() -> None:
+    ledger = Ledger(5.0)
+    busy = Failure(503, "api_error", headers={"retry-after": "0.01"})
+    with Loopback(echo, looking=[busy] * 12) as server:  # more than the client itself tries again
+        results = ask(model(server, ledger=ledger, timeout_s=20.0), 2)
+    assert all(isinstance(result, Exchange) for result in results), results
+    assert (server.batches, ledger.reserved) == ([2], 0)
+
+
+def test_a_batch_whose_key_is_no_longer_taken_is_given_up_at_once() -> None:
+    with Loopback(echo, looking=[Failure(401, "authentication_error")]) as server:
+        results = ask(model(server), 2)
+    assert all("401 authentication_error" in str(result) for result in results)
+
+
 def test_a_batch_that_does_not_end_is_given_up_and_counts_in_full() -> None:
     ledger = Ledger(5.0)
     with Loopback(echo, looks=1_000_000) as server:

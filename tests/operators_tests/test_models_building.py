@@ -66,6 +66,8 @@ def test_a_configuration_builds_it_by_name() -> None:
         ("anthropic", {"effort": "huge"}, "allowed: low, medium, high"),
         ("anthropic", {"max_retries": True}, "allowed: int"),
         ("anthropic", {"max_retries": 99}, "0 … 10"),
+        ("openai", {"key_env": "gsk_0123canary"}, "options.key_env of openai; it must be the name of an environment variable"),
+        ("openai", {"key_env": True}, "options.key_env of openai; it must be the name"),
         ("anthropic", {"timeout_s": "long"}, "options.timeout_s of anthropic; given 'long'; allowed: float"),
     ],
 )
@@ -73,11 +75,13 @@ def test_a_wrong_configuration_is_one_line(provider: str, options: dict[str, Any
     with pytest.raises(ConfigError, match=said) as caught:
         build_model(provider, MODEL, ledger=Ledger(1.0), options=options)
     assert "\n" not in str(caught.value)
+    assert "canary" not in str(caught.value)
 
 
-def test_a_base_url_holds_no_password() -> None:
+@pytest.mark.parametrize("base_url", ["https://me:hunter2@example.org", "https://example.org/v1?key=hunter2"])
+def test_a_base_url_holds_no_key(base_url: str) -> None:
     with pytest.raises(ConfigError, match="keys come from the environment") as caught:
-        build_model("anthropic", MODEL, ledger=Ledger(1.0), base_url="https://me:hunter2@example.org")
+        build_model("anthropic", MODEL, ledger=Ledger(1.0), base_url=base_url)
     assert "hunter2" not in str(caught.value)
 
 

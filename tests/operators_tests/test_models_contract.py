@@ -119,6 +119,18 @@ def test_an_endpoint_that_always_fails_costs_retries_plus_one_requests_and_no_mo
     assert (ledger.spent, ledger.reserved) == (0, 0)
 
 
+def test_a_redirect_is_not_followed_but_told(endpoint: Open) -> None:
+    ledger = Ledger(5.0)
+    with endpoint([Failure(307, "moved", headers={"location": "/v1/elsewhere"})]) as opened:
+        if opened.server is None:
+            pytest.skip("files know no redirects")
+        opened.server.redirect_batches()
+        with pytest.raises(RequestError, match="give the final address as base_url"):
+            complete(opened.model(ledger))
+        assert len(opened.server.authorizations) == 1
+    assert (ledger.spent, ledger.reserved) == (0, 0)
+
+
 def test_cancelling_holds_nothing_back(endpoint: Open) -> None:
     ledger = Ledger(5.0)
 

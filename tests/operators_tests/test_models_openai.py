@@ -157,6 +157,18 @@ def test_a_reply_without_its_usage_counts_in_full() -> None:
     assert ledger.spent_tokens > 5_000
 
 
+@pytest.mark.parametrize(
+    "usage", [{}, {"prompt_tokens": 9}, {"completion_tokens": 9}, {"prompt_tokens": 0, "completion_tokens": 9}]
+)
+def test_a_reply_with_half_of_its_usage_counts_in_full(usage: dict[str, int]) -> None:
+    ledger = Ledger(5.0, 1_000_000)
+    with Loopback([chunk(choices=[{"index": 0, "delta": {"content": GOOD}, "finish_reason": "stop"}], usage=usage)]) as server:
+        exchange = complete(model(server, ledger=ledger))
+    assert exchange.reply == GOOD
+    assert ledger.spent == exchange.usage.dollars > 1_000 * 10 / 1e6
+    assert ledger.spent_tokens > 5_000
+
+
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 503, 529])
 def test_passing_trouble_is_retried_after_the_told_time_and_not_billed(status: int) -> None:
     ledger = Ledger(5.0)

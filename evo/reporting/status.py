@@ -83,8 +83,9 @@ class RunStatus:
     @property
     def finished(self) -> str | None:
         """Why the run stopped; None while it runs or was killed."""
-        ends = [event for event in self.events if event.kind in (EventKind.STOPPED, EventKind.RESUMED)]
-        return ends[-1].reason if ends and ends[-1].kind is EventKind.STOPPED else None
+        turns = (EventKind.PROPOSED, EventKind.EVALUATED)
+        ends = [event for event in self.events if event.kind in (EventKind.STOPPED, EventKind.RESUMED, *turns)]
+        return ends[-1].reason if ends and ends[-1].kind is not EventKind.RESUMED else None
 
 
 class StatusReader:

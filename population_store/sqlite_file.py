@@ -131,7 +131,7 @@ def _damaged(path: Path, error: Exception) -> StoreError:
 
 
 def _full(path: Path) -> StoreFullError:
-    action = "free some space, then `triton-evolve resume` it; everything recorded before is kept"
+    action = "free some space, then go on (`triton-evolve resume`, or the same `tune`); everything recorded before is kept"
     return StoreFullError(f"{path}: the disk is full", action=action)
 
 

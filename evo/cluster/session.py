@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from evo.cluster.orphans import nothing_left_of_a_failed_start
 from evo.config import ClusterSection
-from evo.errors import ConfigError
+from evo.errors import ConfigError, TritonEvolveError
 
 OBJECT_STORE_BYTES = 128 << 20
 """Of a local Ray: what we send is small and inline."""
@@ -42,6 +42,7 @@ def ray_session(cluster: ClusterSection) -> Iterator[Capacity]:
 
     Raises:
         ConfigError: No cluster answers at the address.
+        TritonEvolveError: A local Ray does not start.
         SystemExit: SIGTERM came while Ray was starting and had a handler of its own in place; what it had started is ended.
     """
     for key, value in ENVIRONMENT.items():
@@ -59,14 +60,20 @@ def ray_session(cluster: ClusterSection) -> Iterator[Capacity]:
             else:
                 options.pop("include_dashboard")
                 ray.init(address=cluster.address, **options)
-        except ConnectionError as error:
-            reason = " ".join(str(error).split())
-            action = f"no Ray cluster answers there: {reason}"
-            raise ConfigError("cluster.address", given=cluster.address, action=action) from None
+        except (OSError, RuntimeError, ray.exceptions.RayError) as error:
+            raise _not_there(cluster, " ".join(str(error).split())) from error
     try:
         yield _capacity(local=cluster.address is None)
     finally:
         ray.shutdown()
+
+
+def _not_there(cluster: ClusterSection, reason: str) -> TritonEvolveError:
+    if cluster.address is not None:
+        return ConfigError("cluster.address", given=cluster.address, action=f"no Ray cluster answers there: {reason}")
+    folder = os.path.join(os.environ.get("RAY_TMPDIR", "/tmp"), "ray")
+    action = f"see that there is space in {folder} (RAY_TMPDIR names another place) and memory, and that ~/.ray can be written"
+    return TritonEvolveError(f"Ray does not start; {action}: {reason}")
 
 
 def _capacity(*, local: bool) -> Capacity:

@@ -28,3 +28,16 @@ def test_a_signal_while_ray_starts_leaves_no_process(
     assert status == 130, said
     assert f"interrupted by {number.name}" in said
     assert "Traceback" not in said
+
+
+def test_a_ray_that_does_not_start_is_told_in_one_line(
+    tmp_path: Path, simulated_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "full").touch()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "full"))  # no folder can be made there
+    with started(tmp_path, "run", str(simulated_file(evaluations=3)), "--no-export") as driver:
+        assert driver.wait(timeout=120) == 1
+    said = (tmp_path / "out.txt").read_text()
+    assert said.startswith("triton-evolve: Ray does not start; ")
+    assert f"{tmp_path / 'full'}" in said
+    assert len(said.splitlines()) == 1

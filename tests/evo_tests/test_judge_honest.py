@@ -20,7 +20,7 @@ from evo.tasks.draws import Draw, Variation
 from evo.tasks.loading import builtin_tasks, load_task, starting_sources
 from operators.rewrite.base import Rewrite
 from operators.source import NotApplicableError, read_source
-from tests.evo_tests.interpreted_draws import run_interpreted
+from tests.evo_tests.interpreted_draws import flattened, run_interpreted
 
 SMALL = {"BLOCK": 64, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "ROWS": 2, "PROGRAMS": 2}
 
@@ -64,7 +64,7 @@ def test_every_rewrite_passes_under_every_variation(name: str, tmp_path: Path) -
     for job, results in zip(jobs, run_interpreted(jobs, tmp_path), strict=True):
         for (case, draw), (returned, _) in zip(draws, results, strict=True):
             assert not isinstance(returned, str), returned
-            verdict = judge.judge(task, task.case(case), draw, flatten_outputs(returned))
+            verdict = judge.judge(task, task.case(case), draw, flattened(task, returned))
             if isinstance(verdict, Failure):
                 alarms.append(f"{verdict.message}\n{job['configuration']}\n{job['source']}")
     assert not alarms, f"{len(alarms)} of {len(jobs) * len(draws)}, the first:\n{alarms[0]}"
@@ -82,7 +82,9 @@ def test_starting_kernels_pass_on_a_gpu_under_every_variation(name: str, tmp_pat
             for case in (*task.small_cases, *task.training_cases[:2]):
                 for index, variation in enumerate((Variation.PLAIN, *applicable_variations(task, case))):
                     draw = Draw(11 + index, variation)
-                    returned = entry(*make_inputs(task, case, draw.seed, "cuda", variation).arguments)
+                    inputs = make_inputs(task, case, draw.seed, "cuda", variation)
+                    returned = entry(*inputs.arguments)
                     torch.cuda.synchronize()
-                    verdict = judge.judge(task, case, draw, flatten_outputs(returned))
+                    mutated = [inputs.arguments[position] for position in task.mutates]
+                    verdict = judge.judge(task, case, draw, flatten_outputs(returned, mutated))
                     assert not isinstance(verdict, Failure), verdict.message

@@ -80,12 +80,20 @@ def export_command(store: str, out: Path, task: str | None) -> None:
 
 
 def tasks_command() -> None:
-    """Lists the tasks of the package with the first line of their descriptions."""
-    from evo.tasks.loading import builtin_tasks, load_task
+    """Lists the tasks of the package by kind, a line each: what their modules say of them."""
+    import importlib
 
-    table = Table("task", "cases (training + held out)", "what it computes", box=None, header_style="bold", pad_edge=False)
-    for name in builtin_tasks():
-        task = load_task(name)
+    from evo.tasks.names import task_modules
+
+    modules = {name: importlib.import_module(module) for name, module in task_modules().items()}
+    kinds = {name: str(module.TASK.kind) for name, module in modules.items()}
+    table = Table("kind", "task", "cases", "what it computes", box=None, header_style="bold", pad_edge=False)
+    table.columns[-1].no_wrap = True
+    shown = ""
+    for name in sorted(modules, key=lambda name: (kinds[name], name)):
+        task, summary = modules[name].TASK, (modules[name].__doc__ or "").strip().splitlines()[0]
         cases = f"{len(task.training_cases)} + {len(task.held_out_cases)}"
-        table.add_row(name, cases, task.description.strip().split(". ")[0])
+        table.add_row("" if kinds[name] == shown else kinds[name], name, cases, summary)
+        shown = kinds[name]
     make_console().print(table)
+    typer.echo(f"{len(modules)} tasks; cases are training + held out. `triton-evolve doctor --task NAME` tells more of one.")

@@ -241,6 +241,13 @@ class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
             x, y, z = (size - 1 - index for size, index in zip(self.grid_dim, (x, y, z), strict=True))
         super().set_grid_idx(x, y, z)
 
+    def cast_impl(self, src: Any, dst_type: Any) -> Any:
+        # Triton's interpreter cuts bits off where a GPU rounds to nearest, and gets subnormal bfloat16 wrong.
+        kinds = (src.dtype.scalar, dst_type.scalar)
+        if kinds == (tl.float32, tl.bfloat16):
+            return interpreter.TensorHandle(_to_bfloat16(src.data), tl.bfloat16)
+        return _widened(src) if kinds == (tl.bfloat16, tl.float32) else super().cast_impl(src, dst_type)
+
     def create_dot(self, a: Any, b: Any, d: Any, input_precision: Any, *rest: Any) -> Any:
         if str(input_precision).rpartition(".")[2] == "TF32":
             a, b = _to_tf32(a), _to_tf32(b)
@@ -293,11 +300,18 @@ class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         return f"{text} lie outside of every tensor, the first one {gap} bytes from the nearest, {name}; mask it"
 
 
+def _to_bfloat16(values: Any) -> Any:
+    """The bits of float32 numbers rounded to bfloat16, to the nearest and of two equally near ones to the even one."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(values), (bits >> np.uint32(16)) | np.uint32(0x40), rounded).astype(np.uint16)
+
+
 def _widened(handle: Any) -> Any:
     """A bfloat16 operand as float32, which holds it exactly: Triton's interpreter multiplies the integers that its bits spell."""
     if handle.dtype.scalar != tl.bfloat16:
         return handle
-    bits = handle.data.view(np.uint16).astype(np.uint32) << np.uint32(16)
+    bits = np.ascontiguousarray(handle.data).view(np.uint16).astype(np.uint32) << np.uint32(16)
     return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
 
 

@@ -54,7 +54,7 @@ TASK = Task(
         _case(32, 64, 224, 224, 2, 2, 0),  # VGG-16, first pooling
         _case(64, 192, 56, 56, 3, 2, 1),  # GoogLeNet, second pooling
     ),
-    held_out_cases=(_case(1, 512, 14, 14, 2, 2, 0), _case(3, 33, 29, 31, 5, 3, 2), _case(128, 64, 112, 112, 3, 2, 1)),
+    held_out_cases=(_case(1, 512, 14, 14, 2, 2, 0), _case(3, 33, 29, 31, 5, 3, 2), _case(256, 64, 112, 112, 3, 2, 1)),
     small_cases=(_case(2, 3, 5, 7, 3, 2, 1), _case(1, 5, 9, 4, 2, 2, 0), _case(1, 4, 11, 17, 5, 1, 2)),
     starting_kernels=("../starts/max_pool2d.py",),
     variations=DEFAULT_VARIATIONS | {Variation.HUGE},

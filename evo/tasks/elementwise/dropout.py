@@ -11,7 +11,7 @@ from evo.tasks.base import Case, Task, TensorSpec
 from evo.tasks.draws import DEFAULT_VARIATIONS, Variation
 from evo.tasks.random_tests import Finding, always, kept_share
 
-ROUNDING = 2.0**-7
+ROUNDING = 2.0**-6
 """Relative: two units in the last place of bfloat16, for scaling by a rounded factor and rounding again."""
 
 

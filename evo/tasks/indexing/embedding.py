@@ -37,7 +37,7 @@ TASK = Task(
     held_out_cases=(
         _case(1, 32000, 4096),  # Llama 2 7B, one token
         _case(4099, 5001, 1023),
-        _case(8192, 151936, 5120),  # Qwen2.5 14B has 152064 rows of 5120
+        _case(32768, 152064, 5120),  # Qwen2.5 14B
     ),
     small_cases=(_case(5, 11, 7), _case(37, 6, 130), _case(3, 2, 300)),
     starting_kernels=("../starts/embedding.py",),

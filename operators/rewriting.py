@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 from dataclasses import dataclass
 
 from operators.rewrite.base import Rewrite
-from operators.source import NotApplicableError, check, read_source
+from operators.source import NotApplicableError, Source, check, read_source
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,18 @@ class Offers:
         return tuple(site for site in self.sites if site.source)
 
 
+@functools.lru_cache(maxsize=4)
+def _read(text: str) -> Source:
+    return read_source(text)
+
+
 def offers(rewrite: Rewrite, text: str, target: str = "cuda:90", most: int = 64) -> Offers:
     """Applies a rewrite to each of a module's sites, one at a time, up to `most` children; raises nothing."""
     found: list[Offer] = []
     reason = ""
     try:
         rewrite.check_target(target)
-        for site in rewrite.sites(read_source(text)):
+        for site in rewrite.sites(_read(text)):
             if sum(bool(item.source) for item in found) >= most:
                 break
             try:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 ROUNDINGS = 64.0
 """By how many roundings results of a child may differ where its sums have another order; see `prove_child.compared`."""
 ROOT = Path(__file__).resolve().parents[2]
+CHILDREN = {"offer": "offer_child", "interpret": "prove_child", "compile": "prove_child"}
 
 
 @dataclass(frozen=True)
@@ -35,34 +36,63 @@ class Job:
     config: Mapping[str, Any] = field(default_factory=dict)
     deadline_s: float = 20.0
 
+    def encoded(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return vars(self) | {"config": dict(self.config)}
+
+
+class Prover:
+    """A child process that answers one job after another.
+
+    Args:
+        how: ``offer``: what rewrites make of a source; ``interpret``: what the children compute, against what the originals do;
+            ``compile``: what the real compiler makes of the children for cuda:90, without a GPU.
+    """
+
+    def __init__(self, how: str) -> None:
+        command = [sys.executable, "-m", f"experiments.rewrites.{CHILDREN[how]}", how]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+        )
+
+    def answer(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer to one job."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the proving child ended with status {self._process.wait()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate()
+
 
 def interpreted(jobs: Sequence[Job], workers: int = 2) -> list[dict[str, Any]]:
-    """What the children compute, against what the originals do; see `prove_child`."""
-    return list(answers(jobs, "interpret", workers))
+    """What the children compute, against what the originals do."""
+    return _answers(jobs, "interpret", workers)
 
 
 def compiled(jobs: Sequence[Job], workers: int = 2) -> list[dict[str, Any]]:
     """What the real compiler makes of the children for cuda:90, without a GPU."""
-    return list(answers(jobs, "compile", workers))
+    return _answers(jobs, "compile", workers)
 
 
-def answers(jobs: Sequence[Job], how: str, workers: int) -> Iterator[dict[str, Any]]:
-    """The answers in order, as they come."""
-    parts = [jobs[start::workers] for start in range(workers)]
+def _answers(jobs: Sequence[Job], how: str, workers: int) -> list[dict[str, Any]]:
+    def stream(part: Sequence[Job]) -> list[dict[str, Any]]:
+        if not part:
+            return []
+        prover = Prover(how)
+        try:
+            return [prover.answer(job.encoded()) for job in part]
+        finally:
+            prover.close()
+
     with ThreadPoolExecutor(workers) as pool:
-        streams = list(pool.map(lambda part: _stream(part, how), parts))
-    for place in range(len(jobs)):
-        yield streams[place % workers][place // workers]
-
-
-def _stream(jobs: Sequence[Job], how: str) -> list[dict[str, Any]]:
-    if not jobs:
-        return []
-    lines = "".join(json.dumps(vars(job) | {"config": dict(job.config)}) + "\n" for job in jobs)
-    command = [sys.executable, "-m", "experiments.rewrites.prove_child", how]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    if len(found) != len(jobs):
-        raise RuntimeError(f"the proving child ended after {len(found)} of {len(jobs)} jobs: {done.stderr[-2000:]}")
-    return found
+        streams = list(pool.map(stream, [jobs[start::workers] for start in range(workers)]))
+    return [streams[place % workers][place // workers] for place in range(len(jobs))]

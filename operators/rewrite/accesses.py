@@ -28,8 +28,15 @@ def positional(call: cst.Call) -> list[cst.BaseExpression]:
 
 def tree_of(node: cst.CSTNode) -> ast.Module:
     """A statement, expression or block, to analyse."""
+    if isinstance(node, cst.BaseExpression):
+        return ast.Module([ast.Expr(expression_of(node))], [])
     text = code(node)
     return ast.parse("if True:" + text if isinstance(node, cst.IndentedBlock) else text.strip())
+
+
+def expression_of(node: cst.CSTNode) -> ast.expr:
+    """An expression, to analyse; it may be part of one that spans several lines."""
+    return ast.parse(f"({code(node).strip()}\n)", mode="eval").body
 
 
 def reads(node: cst.CSTNode) -> frozenset[str]:

@@ -123,13 +123,14 @@ def _check_sum(kernel: Kernel, loop: cst.For, name: str) -> None:
     block: Any = loop.body
     lines = [line for line in block.body if name in writes(line) | reads(line)]
     tree: Any = tree_of(lines[0]).body[0]
+    value: Any = getattr(tree, "value", None)
     added: ast.expr | None = None
     if isinstance(tree, ast.AugAssign) and isinstance(tree.op, ast.Add):
-        added = tree.value
-    elif isinstance(tree, ast.Assign) and called(tree.value) == "dot" and len(tree.value.args) == 3:
-        added = ast.Tuple(tree.value.args[:2], ast.Load()) if ast.unparse(tree.value.args[2]) == name else None
-    elif isinstance(tree, ast.Assign) and isinstance(tree.value, ast.BinOp) and isinstance(tree.value.op, ast.Add):
-        added = tree.value.right if ast.unparse(tree.value.left) == name else None
+        added = value
+    elif isinstance(tree, ast.Assign) and called(value) == "dot" and len(value.args) == 3:
+        added = ast.Tuple(value.args[:2], ast.Load()) if ast.unparse(value.args[2]) == name else None
+    elif isinstance(tree, ast.Assign) and isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        added = value.right if ast.unparse(value.left) == name else None
     if len(lines) != 1 or added is None or any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(added)):
         raise NotApplicableError(f"{name} of {kernel.name} is no plain sum over the rounds")
 

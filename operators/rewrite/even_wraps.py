@@ -11,6 +11,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from operators.edits import edited, expression, unused
+from operators.rewrite.accesses import expression_of
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.eliminate_masks import covers_exactly, operand
 from operators.rewrite.guards import Cover, Definitions, Guard, read_guard
@@ -52,7 +53,7 @@ def _wraps(kernel: Kernel) -> dict[tuple[str, str], Guard]:
 
 def _guard(kernel: Kernel, node: cst.BinaryOperation) -> Guard | None:
     """The range as if it were guarded, if it covers [0, bound) tile by tile and is not conditional already."""
-    left = ast.parse(code(node.left).strip(), mode="eval").body
+    left = expression_of(node.left)
     definitions = Definitions(kernel)
     compare = ast.Compare(left, [ast.Lt()], [ast.Name(code(node.right), ast.Load())])
     guard = read_guard(compare, kernel, definitions)

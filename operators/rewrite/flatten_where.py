@@ -11,7 +11,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from operators.edits import edited, instead
-from operators.rewrite.accesses import calls_of, positional
+from operators.rewrite.accesses import calls_of, expression_of, positional
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.guards import Definitions
 from operators.source import Kernel, NotApplicableError, Source, called, code
@@ -40,7 +40,7 @@ class FlattenWhere(Rewrite):
 
 
 def _rewrite(source: Source, choices: list[tuple[cst.Call, str]]) -> cst.Module:
-    module = edited(source.module, [(call, instead(text)) for call, text in choices])
+    module = edited(source.module, [(call, instead(f"({text})" if "\n" in text else text)) for call, text in choices])
     assert isinstance(module, cst.Module)
     return module
 
@@ -62,7 +62,7 @@ def _choices(kernel: Kernel) -> list[tuple[cst.Call, str]]:
 
 
 def _loaded(arguments: list[cst.BaseExpression], definitions: Definitions) -> str:
-    mask, value, other = (_tree(item) for item in arguments)
+    mask, value, other = (expression_of(item) for item in arguments)
     load: Any = definitions.resolve(value)
     if called(load) != "load" or ast.unparse(other) not in NEUTRAL:
         return ""
@@ -80,7 +80,7 @@ def _nested(arguments: list[cst.BaseExpression]) -> str:
     if not m.matches(value, m.Call(func=m.Attribute(m.Name("tl"), m.Name("where")))):
         return ""
     inner = positional(cst.ensure_type(value, cst.Call))
-    if len(inner) != 3 or ast.dump(_tree(inner[2])) != ast.dump(_tree(other)) or _loads(inner[2]):
+    if len(inner) != 3 or ast.dump(expression_of(inner[2])) != ast.dump(expression_of(other)) or _loads(inner[2]):
         return ""
     return f"tl.where(({code(mask)}) & ({code(inner[0])}), {code(inner[1])}, {code(other)})"
 
@@ -93,7 +93,3 @@ def _loads(node: cst.BaseExpression) -> bool:
 def _number(node: ast.expr) -> str:
     text = ast.unparse(node)
     return {"0": "0.0", "-float('inf')": "float('-inf')"}.get(text, text)
-
-
-def _tree(node: cst.BaseExpression) -> ast.expr:
-    return ast.parse(code(node).strip(), mode="eval").body

@@ -11,7 +11,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from operators.edits import edited
-from operators.rewrite.accesses import calls_of, keyword, loops, reads, times_written, writes
+from operators.rewrite.accesses import calls_of, expression_of, keyword, loops, reads, times_written, writes
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.memory import bases, stores
 from operators.source import Kernel, NotApplicableError, Source, code, find
@@ -102,7 +102,7 @@ def _may_load(source: Source, kernel: Kernel, loop: cst.For, line: cst.CSTNode) 
 
 def _bases_of(kernel: Kernel, line: cst.CSTNode) -> set[str]:
     """The parameters a statement loads through."""
-    wanted = {ast.dump(ast.parse(code(call).strip(), mode="eval").body) for call in calls_of(line, "load")}
+    wanted = {ast.dump(expression_of(call)) for call in calls_of(line, "load")}
     return {base for call, base in bases(kernel).items() if ast.dump(call) in wanted}
 
 

@@ -28,7 +28,7 @@ def passed(source: Source, kernel: Kernel, name: str, texts: Iterable[str], *, c
     """The edits that add a parameter; `texts` are what the launches pass for it, in their order."""
     edits: Edits = [(kernel.node, partial(with_parameter, name=name, constexpr=constexpr))]
     for launch, text in zip(only_launches(source, kernel), texts, strict=True):
-        edits.append((launch.call, partial(with_argument, name=name, text=text)))
+        edits.append((launch.call, partial(with_argument, name=name, text=f"({text})" if "\n" in text else text)))
     return edits
 
 

@@ -11,6 +11,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from operators.edits import edited, expression
+from operators.rewrite.accesses import expression_of
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.dataflow import NEUTRAL
 from operators.rewrite.guards import Definitions
@@ -48,7 +49,7 @@ def _quotients(kernel: Kernel) -> list[cst.BinaryOperation]:
     for node in find(kernel.node.body, cst.BinaryOperation, QUOTIENT):
         if isinstance(node.left, cst.Integer | cst.Float):
             continue
-        left, right = (ast.parse(code(side).strip(), mode="eval").body for side in (node.left, node.right))
+        left, right = (expression_of(node.left), expression_of(node.right))
         if _is_row(right, kernel, definitions) and not _is_row(left, kernel, definitions):
             found.append(node)
     return found

@@ -11,9 +11,9 @@ import libcst as cst
 import libcst.matchers as m
 
 from operators.edits import edited, instead
-from operators.rewrite.accesses import calls_of, keyword, reads, tree_of, writes
+from operators.rewrite.accesses import calls_of, expression_of, keyword, reads, tree_of, writes
 from operators.rewrite.base import Rewrite, Site
-from operators.source import Kernel, NotApplicableError, Source, called, code, find
+from operators.source import Kernel, NotApplicableError, Source, called, find
 
 NAMED = m.SimpleStatementLine(
     [m.Assign(targets=[m.AssignTarget(m.Name())], value=m.Call(m.Attribute(m.Name("tl"), m.Name("load"))))]
@@ -83,4 +83,4 @@ def _calls_others(tree: ast.AST) -> bool:
 
 
 def _text(call: cst.Call) -> str:
-    return ast.dump(ast.parse(code(call).strip(), mode="eval"))
+    return ast.dump(expression_of(call))

@@ -6,7 +6,7 @@ import ast
 
 import libcst as cst
 
-from operators.rewrite.accesses import axis_of, calls_of, derived, keyword, positional, reads
+from operators.rewrite.accesses import axis_of, calls_of, derived, expression_of, keyword, positional, reads
 from operators.rewrite.memory import bases
 from operators.source import Kernel, code, find
 
@@ -46,7 +46,7 @@ def _through(kernel: Kernel) -> dict[str, str]:
     found: dict[str, str] = {}
     by_text = {ast.unparse(call): base for call, base in bases(kernel).items()}
     for call in calls_of(kernel.node.body, "load", "store"):
-        found[code(call)] = by_text.get(ast.unparse(ast.parse(code(call).strip(), mode="eval").body), "")
+        found[code(call)] = by_text.get(ast.unparse(expression_of(call)), "")
     return found
 
 

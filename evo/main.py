@@ -41,6 +41,24 @@ TaskOption = Annotated[str | None, typer.Option(help="Only this task.")]
 
 
 @app.command()
+def init(
+    reference: Annotated[
+        str | None, typer.Option(help="FILE:NAME of a function or an nn.Module class in PyTorch, e.g. model.py:Model.")
+    ] = None,
+    inputs: Annotated[
+        str | None, typer.Option(help='Example inputs, e.g. "f32[1024,512], i64[1024], 3"; default: get_inputs() of the file.')
+    ] = None,
+    kernel: Annotated[str | None, typer.Option(help="FILE:NAME of a kernel's wrapper to start from.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the task; default: that of the reference.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: NAME_task.py.")] = None,
+) -> None:
+    """Writes a task file from a reference in PyTorch and an example of its inputs."""
+    from evo.commands.initialising import InitOptions, init_command
+
+    raise typer.Exit(init_command(InitOptions(reference, inputs, kernel, name, out)))
+
+
+@app.command()
 def run(
     config: Annotated[Path, typer.Argument(help="YAML file, e.g. configs/quickstart.yaml.")],
     store: Annotated[str | None, typer.Option(help="Path or URL of the store to create; default: runs/NAME.sqlite.")] = None,

@@ -1,0 +1,98 @@
+"""`triton-evolve init`: writes a task file from a reference in PyTorch, an example of its inputs and one run of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from evo.errors import InputError, TaskError
+from evo.initialising.deriving import derive
+from evo.initialising.reading import Given, checked_count, read_inputs, read_reference
+from evo.initialising.writing import task_file_text
+from evo.tasks.loading import load_task
+
+
+@dataclass(frozen=True)
+class InitOptions:
+    """What the command line gives.
+
+    Attributes:
+        reference: ``FILE:NAME``.
+        inputs: Example inputs in words, instead of those of the file's `get_inputs`.
+        kernel: ``FILE:NAME`` of a kernel's wrapper to start from.
+        name: Of the task.
+        out: File to write.
+    """
+
+    reference: str | None
+    inputs: str | None = None
+    kernel: str | None = None
+    name: str | None = None
+    out: Path | None = None
+
+
+def init_command(options: InitOptions) -> int:
+    """Writes the file and says what to do next.
+
+    Returns:
+        0.
+
+    Raises:
+        InputError: Something given cannot be used, the reference fails on its inputs, or the file exists.
+    """
+    if options.reference is None:
+        action = "give the operator in PyTorch as well: what a kernel computes is judged against that"
+        raise InputError("--reference", given="none", allowed="FILE:NAME, such as model.py:Model", action=action)
+    given, own = read_reference(options.reference)
+    if options.inputs is None and own is None:
+        action = 'give --inputs, such as "f32[1024,512], i64[1024], 3", or a function get_inputs in the file'
+        raise InputError(f"{given.path}: {given.name}", given="no inputs", action=action)
+    arguments = read_inputs(options.inputs) if options.inputs is not None else own or ()
+    names = checked_count(given, arguments)
+    task = options.name or _identifier(given)
+    out = options.out or Path(f"{task}_task.py")
+    if out.exists():
+        raise InputError(str(out), given="a file that exists", action="give another --out, or remove it")
+    kernel = _kernel(options.kernel, out) if options.kernel is not None else None
+    derived = derive(given, arguments)
+    stateful = bool(given.state)
+    entry = kernel[1] if kernel else given.name if stateful else _entry(given)
+    out.write_text(task_file_text(given, names, derived, task=task, kernel=kernel, entry=entry), encoding="utf-8")
+    try:
+        loaded = load_task(str(out.resolve()))
+    except TaskError:
+        typer.echo(f"{out}: written, but not a task yet", err=True)
+        raise
+    cases = (
+        f"{len(loaded.training_cases)} training, {len(loaded.held_out_cases)} held-out and {len(loaded.small_cases)} small cases"
+    )
+    typer.echo(f"{out}: the task {task}, {cases}; look at the lines marked CHECK")
+    typer.echo(f"next: triton-evolve doctor --task {out}")
+    return 0
+
+
+def _identifier(given: Given) -> str:
+    name = given.name if given.name not in ("Model", "forward", "main") else given.path.stem
+    text = re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).strip("_").lower()
+    return text if text.isidentifier() else f"task_{text}"
+
+
+def _entry(given: Given) -> str:
+    return "forward" if given.is_module else given.name
+
+
+def _kernel(text: str, out: Path) -> tuple[str, str]:
+    """Path of a kernel module relative to the task file, and the name of its function."""
+    place, _, name = text.rpartition(":")
+    if not place or not name.isidentifier():
+        raise InputError("--kernel", given=text, allowed="FILE:NAME, such as kernel.py:softmax")
+    path = Path(place)
+    if not path.is_file():
+        raise InputError(f"--kernel: {path}", given="no such file")
+    if not re.search(rf"^(def|class) {name}\b", path.read_text(encoding="utf-8-sig"), re.MULTILINE):
+        raise InputError(f"--kernel: {path}: {name}", given="no such name", action="name the function that launches the kernel")
+    return os.path.relpath(path.resolve(), out.resolve().parent), name

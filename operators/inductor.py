@@ -85,7 +85,7 @@ class _Module:
         self._texts: dict[str, str] = {}
         self._knobs: dict[str, dict[str, str]] = {}
         self._config: dict[str, object] = {}
-        self._space: dict[str, list[object]] = {}
+        self._space: dict[str, list[int]] = {}
         self._hints: list[dict[str, object]] = []
         self._operators: set[str] = set()
 
@@ -170,7 +170,7 @@ class _Module:
         for hint in kernel.hints:
             known = {self._key(knobs[key]): value for key, value in hint.items() if self._key(knobs[key])}
             for key, value in known.items():
-                self._space[key] = sorted({*self._space.get(key, [self._config[key]]), value})  # type: ignore[type-var]
+                self._space[key] = sorted({*self._space.get(key, [int(str(self._config[key]))]), int(str(value))})
             if known:
                 self._hints.append(known)
 

@@ -38,7 +38,9 @@ def load_tasks(config: RunConfig) -> Mapping[str, Task]:
             continue
         if task.name in tasks:
             raise ConfigError(f"tasks.{position}", given=reference, action=f"a task named {task.name} is listed before it")
-        tasks[task.name] = dataclasses.replace(task, training_cases=task.training_cases[: config.evaluation.training_cases])
+        starts = task.starting_kernels or config.seeds.get(task.name, ())
+        cases = task.training_cases[: config.evaluation.training_cases]
+        tasks[task.name] = dataclasses.replace(task, training_cases=cases, starting_kernels=starts)
     if wrong:
         raise TaskErrors.of(wrong)
     return tasks

@@ -74,7 +74,9 @@ def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
     place = absolute_store(where) if where else str(_free_path(config.name))
     if "://" not in place and Path(place).exists():
         raise StoreError(place, action="exists already: go on with it by `triton-evolve resume`, or give another --store")
-    config = config.model_copy(update={"store": place})
+    from evo.commands.seeding import with_seeds
+
+    config = with_seeds(config.model_copy(update={"store": place}))
     tasks = load_run(config, str(path))
     if config.evaluator == "kernels":  # others need not judge
         from evo.commands.weak_tasks import refuse_weak_tasks

@@ -57,19 +57,23 @@ def seed(request: dict[str, Any]) -> dict[str, Any]:
         NotCompilable: Nothing that could be a seed.
         TaskError: The task cannot be loaded.
     """
-    task = load_task(request["task"])
+    return seed_of(load_task(request["task"]), request["target"], request["products"])
+
+
+def seed_of(task: Task, target: str, products: str) -> dict[str, Any]:
+    """The same for a task that is loaded; changes what this process takes for its device until it ends."""
     if task.backward:
         raise NotCompilable("the task has a backward phase")
     if task.oracle == "stochastic":
         raise NotCompilable("its outputs are random, and Inductor draws by rules of its own")
-    stand_in(target_named(request["target"]))
+    stand_in(target_named(target))
     write_instead_of_importing()
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     from torch._inductor.runtime import triton_helpers
 
     return {
-        "forms": _forms(task, request["products"]),
+        "forms": _forms(task, products),
         "library": inspect.getsource(triton_helpers),
         "names": _names(task),
     }

@@ -17,7 +17,7 @@ aten: Any = torch.ops.aten
 
 
 def decompositions(products: str) -> Mapping[Any, Callable[..., Any]]:
-    """Inductor's own, and for ``template`` and ``plain`` those of this module.
+    """Inductor's own but for variances, and for ``template`` and ``plain`` those of this module.
 
     Args:
         products: ``extern``: products and convolutions stay operators of torch. ``template``: products stay, for templates, and so do
@@ -26,15 +26,36 @@ def decompositions(products: str) -> Mapping[Any, Callable[..., Any]]:
     from torch._inductor.decomposition import select_decomp_table
 
     table = dict(select_decomp_table())
+    table[aten.var_mean.correction] = _var_mean
+    table[aten.var.correction] = lambda *args, **kwargs: _var_mean(*args, **kwargs)[0]
     if products == "extern":
         return table
     table[aten.convolution.default] = convolution_as_sum if products == "plain" else convolution
+    table[aten.avg_pool3d.default] = _avg_pool3d
     if products == "plain":
         table[aten.mm.default] = lambda a, b: (a.unsqueeze(2) * b.unsqueeze(0)).sum(1)
         table[aten.bmm.default] = lambda a, b: (a.unsqueeze(3) * b.unsqueeze(1)).sum(2)
     table[aten.addmm.default] = _addmm
     table[aten.baddbmm.default] = _baddbmm
     return table
+
+
+def _var_mean(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """In two plain sums, which read better than a running variance and are no less exact."""
+    dims = list(range(x.dim())) if dim is None or len(dim) == 0 else list(dim)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    count: Any = 1
+    for axis in dims:
+        count = count * x.shape[axis]
+    mean = wide.sum(dims, keepdim=True) / count
+    off = wide - mean
+    divisor = count - (1 if correction is None else correction)
+    var = (off * off).sum(dims, keepdim=True) / divisor
+    if not keepdim:
+        var, mean = (item.squeeze(dims) for item in (var, mean))
+    return var.to(x.dtype), mean.to(x.dtype)
 
 
 def _addmm(added: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -113,6 +134,26 @@ def convolution_as_sum(
     summed = (seen * filters).sum([3, *(5 + 2 * axis for axis in range(spatial))])
     result = summed.reshape(x.shape[0], -1, *sizes)
     return result if bias is None else result + bias.view(1, -1, *([1] * spatial))
+
+
+def _avg_pool3d(
+    x: Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """Of large windows Inductor makes nothing; a sum with equal weights is one."""
+    if x.dim() != 5 or ceil_mode or (any(padding) and not count_include_pad):
+        return NotImplemented
+    taps = _each(kernel_size, 3)
+    count = divisor_override or taps[0] * taps[1] * taps[2]
+    weight = torch.ones((1, 1, *taps), dtype=x.dtype, device=x.device)
+    single = x.reshape(-1, 1, *x.shape[2:])
+    summed = convolution_as_sum(single, weight, None, list(stride) or taps, padding, [1], False, [0], 1)
+    return summed.view(*x.shape[:2], *summed.shape[2:]) / count
 
 
 def _filters(weight: Tensor, groups: int, channels: int, spatial: int, *, transposed: bool) -> Tensor:

@@ -50,6 +50,8 @@ class Functions(ast.NodeTransformer):
         """Replaces a function that is named without being called, such as what a reduction combines with."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Name) and node.value.id == "triton_helpers":
+            if node.attr in PLAIN:
+                return ast.Name(self._plain(node.attr), ast.Load())
             return ast.Name(self._own(node.attr), ast.Load())
         return node
 
@@ -81,9 +83,11 @@ class Functions(ast.NodeTransformer):
             node.name = ours
             node.decorator_list = []
             node.body = [item for item in node.body if not _is_docstring(item)]
-            renames = {other: f"{other}_" for other in _called(node) if other in self._library}
-            for other in renames:
-                self._own(other)
+            renames = {
+                other: self._plain(other) if other in PLAIN else self._own(other)
+                for other in _called(node)
+                if other in self._library and other != name
+            }
             _Renamed(renames).visit(node)
             self.visit(node)
             self.definitions[ours] = "@triton.jit\n" + ast.unparse(ast.fix_missing_locations(node))

@@ -48,7 +48,7 @@ class Launchable:
     parameters: tuple[str, ...]
     blocks: tuple[str, ...]
     config: dict[str, object]
-    space: dict[str, list[object]]
+    space: dict[str, list[int]]
     hints: list[dict[str, object]]
     kind: str
     fixed: dict[str, int] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def _expression(node: ast.FunctionDef, name: str) -> str:
     return ""
 
 
-def choices(key: str, value: object, kernel: GeneratedKernel, *, loops: bool) -> list[object]:
+def choices(key: str, value: object, kernel: GeneratedKernel, *, loops: bool) -> list[int]:
     """What a knob may be, its default among them."""
     assert isinstance(value, int)
     if key == "num_warps":
@@ -161,7 +161,7 @@ def choices(key: str, value: object, kernel: GeneratedKernel, *, loops: bool) ->
     else:
         found = [item for item in (value >> 3, value >> 2, value >> 1, value, value << 1, value << 2, value << 3) if item >= 1]
         found = [item for item in found if item <= LARGEST.get(key, 1024)]
-    return list(sorted({*found, value}))
+    return sorted({*found, value})
 
 
 def grid_text(kernel: Launchable, given: Mapping[str, str], fixed_grid: Sequence[str], knob: Mapping[str, str]) -> str:

@@ -80,5 +80,22 @@ def log10(x):
     "sigmoid": """@triton.jit
 def sigmoid(x):
     return tl.sigmoid(x)""",
+    "max2": """@triton.jit
+def max_along(x, axis):
+    # NaN where there is one, as torch has it.
+    found = tl.max(x, axis)
+    if x.dtype.is_floating():
+        found = tl.where(tl.max((x != x).to(tl.int32), axis) != 0, float("nan"), found)
+    return found""",
+    "min2": """@triton.jit
+def min_along(x, axis):
+    # NaN where there is one, as torch has it.
+    found = tl.min(x, axis)
+    if x.dtype.is_floating():
+        found = tl.where(tl.max((x != x).to(tl.int32), axis) != 0, float("nan"), found)
+    return found""",
+    "any": """@triton.jit
+def any_along(x, axis):
+    return tl.max(x.to(tl.int32), axis) != 0""",
 }
 """Name → source. Errors are a few units in the last place of float32."""

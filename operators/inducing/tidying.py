@@ -135,9 +135,9 @@ def _constants(kernel: ast.FunctionDef) -> None:
                     found[node.targets[0].id] = ast.parse(match[1], mode="eval").body
     uses = Counter(node.id for node in ast.walk(kernel) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
     fitting: Counter[str] = Counter()
-    for node in ast.walk(kernel):
-        if isinstance(node, ast.BinOp) and isinstance(node.op, _ELEMENTWISE):
-            for one, other in ((node.left, node.right), (node.right, node.left)):
+    for item in ast.walk(kernel):
+        if isinstance(item, ast.BinOp) and isinstance(item.op, _ELEMENTWISE):
+            for one, other in ((item.left, item.right), (item.right, item.left)):
                 if isinstance(one, ast.Name) and one.id in found and not (isinstance(other, ast.Name) and other.id in found):
                     fitting[one.id] += not isinstance(other, ast.Constant)
     folded = {name: value for name, value in found.items() if fitting[name] == uses[name]}

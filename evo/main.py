@@ -138,11 +138,15 @@ def propose(
     n: Annotated[int, typer.Option("--n", min=1, help="Proposals that shall await evaluation.")] = 64,
     incoming: Annotated[Path | None, typer.Option("--in", help="What `evaluate` wrote; merged first.")] = None,
     config: Annotated[Path | None, typer.Option(help="Begin a run with this YAML file.")] = None,
+    evaluations: EvaluationsOption = None,
+    wall_s: WallOption = None,
 ) -> None:
     """Makes proposals and evaluates none: for a machine with a model and without the GPU."""
     from evo.commands.airgap import propose_command
+    from evo.commands.search import Overrides
 
-    raise typer.Exit(propose_command(store, n, out, incoming, config))
+    limits = Overrides(evaluations=evaluations, wall_s=wall_s)
+    raise typer.Exit(propose_command(store, n, out, incoming, config, limits))
 
 
 @app.command()
@@ -151,11 +155,15 @@ def evaluate(
     incoming: Annotated[Path, typer.Option("--in", help="What `propose` wrote; makes the store where there is none.")],
     out: Annotated[Path | None, typer.Option(help="Bundle to write; default: beside the other one, as evaluated-NAME.")] = None,
     address: AddressOption = None,
+    evaluations: EvaluationsOption = None,
+    wall_s: WallOption = None,
 ) -> None:
     """Evaluates what `propose` proposed: for a machine with the GPU and without network or key."""
     from evo.commands.airgap import evaluate_command
+    from evo.commands.search import Overrides
 
-    raise typer.Exit(evaluate_command(store, incoming, out, address))
+    limits = Overrides(address, evaluations=evaluations, wall_s=wall_s)
+    raise typer.Exit(evaluate_command(store, incoming, out, limits))
 
 
 @app.command()

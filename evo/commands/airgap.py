@@ -24,9 +24,12 @@ from population_store.base import PopulationStore, RunHeader
 from population_store.opening import open_store
 
 EVALUATED = "every proposal is evaluated"
+AS_RECORDED = search.Overrides()
 
 
-def propose_command(store: str, wanted: int, out: Path, incoming: Path | None, config: Path | None) -> int:
+def propose_command(
+    store: str, wanted: int, out: Path, incoming: Path | None, config: Path | None, limits: search.Overrides = AS_RECORDED
+) -> int:
     """Makes proposals until `wanted` of them await evaluation, and writes what the other machine lacks; no kernel is evaluated.
 
     Given again, after an end of any kind, it goes on where it was; where nothing is missing it writes the same bundle.
@@ -37,6 +40,7 @@ def propose_command(store: str, wanted: int, out: Path, incoming: Path | None, c
         out: The bundle.
         incoming: A bundle (or store) of the other machine, merged before.
         config: Begins a run.
+        limits: Of the budget, where they are others than the run began with.
 
     Returns:
         Exit status.
@@ -57,7 +61,7 @@ def propose_command(store: str, wanted: int, out: Path, incoming: Path | None, c
                 )
             handed_over = False
             with Interruption() as interruption:
-                reason, spent = _propose(opened, place, wanted, interruption)
+                reason, spent = _propose(opened, _recorded(opened.header, place, limits), wanted, interruption)
             if interruption.reason is not None:
                 typer.echo(f"{reason}; everything finished is recorded. Go on with the same command")
                 return INTERRUPTED
@@ -75,7 +79,7 @@ def propose_command(store: str, wanted: int, out: Path, incoming: Path | None, c
     return 0
 
 
-def evaluate_command(store: str, incoming: Path, out: Path | None, address: str | None) -> int:
+def evaluate_command(store: str, incoming: Path, out: Path | None, limits: search.Overrides = AS_RECORDED) -> int:
     """Evaluates what a bundle proposes, and writes what the other machine lacks. Needs neither network nor key.
 
     Given again, after an end of any kind, it goes on where it was; where everything is evaluated it says so.
@@ -84,7 +88,7 @@ def evaluate_command(store: str, incoming: Path, out: Path | None, address: str 
         store: Path or URL; made from the bundle where there is none.
         incoming: The bundle (or store) of the other machine.
         out: The bundle with the evaluations; None: beside `incoming`, as ``evaluated-NAME``.
-        address: Of a Ray cluster.
+        limits: Of the budget, where they are others than the run began with; and the address of a Ray cluster.
 
     Returns:
         Exit status.
@@ -101,7 +105,7 @@ def evaluate_command(store: str, incoming: Path, out: Path | None, address: str 
             write_rest(opened, EventKind.PROPOSED, out)
             typer.echo(f"nothing to do: everything that was proposed is evaluated, see {out}")
             return 0
-    config = _to_evaluate(header, place, address, before.latency_kind)
+    config = _to_evaluate(header, place, limits, before.latency_kind)
     reason, interrupted = _evaluate(config, place)
     if interrupted:
         typer.echo(f"{reason}; everything finished is recorded. Go on with the same command")
@@ -155,20 +159,19 @@ def _begin(path: Path, place: str) -> None:
     open_store(place, header=search.make_header(config, tasks)).close()
 
 
-def _recorded(header: RunHeader, place: str) -> RunConfig:
+def _recorded(header: RunHeader, place: str, limits: search.Overrides) -> RunConfig:
     config = RunConfig.from_text(header.config, f"{place}: its configuration")
     cluster = config.cluster.model_copy(update={"address": None})
-    return tasks_here(config.model_copy(update={"store": place, "cluster": cluster}), header, place)
+    return tasks_here(limits.apply(config.model_copy(update={"store": place, "cluster": cluster})), header, place)
 
 
-def _propose(store: PopulationStore, place: str, wanted: int, interruption: Interruption) -> tuple[str, Spent]:
+def _propose(store: PopulationStore, config: RunConfig, wanted: int, interruption: Interruption) -> tuple[str, Spent]:
     """Why there are fewer than wanted, or nothing; and what is spent by then."""
     from evo.cluster.proposing_here import make_proposals
     from evo.cluster.setup import operator_infos, task_setups
     from evo.search.engine import Engine
 
-    config = _recorded(store.header, place)
-    search.check_unchanged(search.load_run(config, place), json.loads(store.header.tasks))
+    search.check_unchanged(search.load_run(config, str(config.store)), json.loads(store.header.tasks))
     engine = Engine(
         seed=config.seed,
         settings=dataclasses.replace(config.search, pending_limit=max(config.search.pending_limit, wanted)),
@@ -183,15 +186,15 @@ def _propose(store: PopulationStore, place: str, wanted: int, interruption: Inte
     return reason, engine.spent
 
 
-def _to_evaluate(header: RunHeader, place: str, address: str | None, latency_kind: LatencyKind | None) -> RunConfig:
+def _to_evaluate(header: RunHeader, place: str, limits: search.Overrides, latency_kind: LatencyKind | None) -> RunConfig:
     """The configuration for a session that evaluates: no proposers, no key, and a device as before."""
     from evo.cluster.setup import load_tasks
 
-    config = _recorded(header, place)
+    config = _recorded(header, place, limits)
     device = config.cluster.device
     if latency_kind is not None:  # a store must not mix estimates and measurements
         device = "gpu" if latency_kind is LatencyKind.MEASURED else "cpu"
-    cluster = config.cluster.model_copy(update={"device": device, "address": address, "proposers": 0})
+    cluster = config.cluster.model_copy(update={"device": device, "proposers": 0})
     config = config.model_copy(update={"cluster": cluster, "library": ()})
     search.check_names(config, place)
     evaluator_factory(config.evaluator)

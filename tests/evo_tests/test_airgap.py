@@ -13,6 +13,7 @@ import pytest
 
 from evo.commands.airgap import evaluate_command, merge_command, propose_command
 from evo.commands.carrying import hand_over, open_merged, standing_of, tasks_here, write_rest
+from evo.commands.search import Overrides
 from evo.config import RunConfig
 from evo.errors import BundleError, ConfigError, StoreError, TaskError
 from evo.evaluation.simulated import SimulatedEvaluator
@@ -145,7 +146,7 @@ def test_the_commands_work_in_turns_and_may_be_given_twice(
         assert propose_command(str(here), 6, p0, None, config) == 0
         assert "the starting kernels must be evaluated first" in capsys.readouterr().out
         assert server.count == 0
-        assert evaluate_command(str(there), p0, e0, None) == 0
+        assert evaluate_command(str(there), p0, e0) == 0
         assert propose_command(str(here), 6, p1, e0, None) == 0
         assert "6 variants to evaluate, 6 of them new" in capsys.readouterr().out
         assert server.count > 0
@@ -153,20 +154,22 @@ def test_the_commands_work_in_turns_and_may_be_given_twice(
         assert propose_command(str(here), 6, p1, e0, config) == 0
         assert "nothing new" in capsys.readouterr().out
         assert (journal(here), p1.read_bytes(), server.count) == (before, written, asked), "the same command again"
-        assert evaluate_command(str(there), p1, e1, None) == 0
+        assert evaluate_command(str(there), p1, e1) == 0
         assert "6 evaluated now" in capsys.readouterr().out
         known, answered = journal(there), e1.read_bytes()
-        assert evaluate_command(str(there), p1, e1, None) == 0
+        assert evaluate_command(str(there), p1, e1) == 0
         assert "nothing to do" in capsys.readouterr().out
         assert (journal(there), e1.read_bytes()) == (known, answered)
         assert propose_command(str(here), 50, p2, e1, None) == 0
         assert "fewer than 50: the budget of 14 evaluations is used" in capsys.readouterr().out
-        assert evaluate_command(str(there), p2, None, None) == 0
-    assert merge_command(str(here), [tmp_path / "evaluated-p2.jsonl.gz", e1, there]) == 0
-    assert journal(here) == journal(there)
-    with open_store(str(here)) as store:
-        assert check_journal(store, finished=True) == []
-        standing, spent = standing_of(store), store.spent
+        assert evaluate_command(str(there), p2, None) == 0
+        assert merge_command(str(here), [tmp_path / "evaluated-p2.jsonl.gz", e1, there]) == 0
+        assert journal(here) == journal(there)
+        with open_store(str(here)) as store:
+            assert check_journal(store, finished=True) == []
+            standing, spent = standing_of(store), store.spent
+        assert propose_command(str(here), 3, p2, None, None, Overrides(evaluations=17)) == 0
+        assert "3 variants to evaluate, 3 of them new" in capsys.readouterr().out, "a larger budget prolongs what had ended"
     assert (standing.evaluated, spent.evaluations, standing.awaiting) == (14, 14, {})
     assert spent.held_dollars == 0 < spent.dollars
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import ast
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+import evo.reporting.exporting as exporting
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tasks.inputs import applicable_variations, make_inputs, to_float64
 from evo.tasks.loading import load_task
@@ -51,6 +55,25 @@ def test_bits_of_8_bit_floats_are_normal_numbers_of_either_sign_without_nan() ->
     assert float(values.min()) == -448.0
     assert abs(float(values.mean())) < 5
     assert 150 < float(values.std()) < 210
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TensorSpec((4, 25), "int32", "permutation", low=3, high=200),
+        TensorSpec((30,), "int64", "partition", low=2, high=9),
+        TensorSpec((500,), "uint8", "float8_e4m3fn", scale=2.0),
+    ],
+    ids=lambda spec: spec.distribution,
+)
+def test_the_tests_of_an_exported_package_draw_the_same_kinds_of_values(spec: TensorSpec) -> None:
+    tree = ast.parse((Path(exporting.__path__[0]) / "test_front.txt").read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in ("make_tensor", "extent")]
+    room: dict[str, Any] = {"torch": torch, "DEVICE": "cpu"}
+    exec(compile(tree, "test_front", "exec"), room)
+    told = {**asdict(spec), "strides": spec.element_strides}
+    tensor = room["make_tensor"](told, torch.Generator().manual_seed(3), False)
+    assert torch.equal(tensor, drawn(spec))
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def verdict_text(evaluation: Evaluation) -> str:
         return f"{text} The evaluator's message:\n\n{fenced(evaluation.message, limit=MESSAGE_LIMIT)}"
     header = "case | latency us | baseline us | speedup [95 % interval] | error / allowed | peak bytes | configuration"
     rows = "\n".join([header, *(_row(case) for case in evaluation.cases)])
-    parts = [f"It is correct. Latencies are {_LATENCIES[evaluation.latency_kind]} {evaluation.device}:\n\n{fenced(rows)}"]
+    device = " ".join(evaluation.device.split())
+    parts = [f"It is correct.\n\n{fenced(f'Latencies are {_LATENCIES[evaluation.latency_kind]} {device}.{chr(10)}{rows}')}"]
     limits = [_limit(case) for case in evaluation.cases if case.roofline_us > 0]
     if limits:
         head = "case | data-sheet us for its bytes | for its operations (16-bit matrix rate) | latency / the larger | limited by"

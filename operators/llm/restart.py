@@ -18,7 +18,11 @@ from operators.models.base import Model
 ALIKE = 0.6
 """Share of two strategies' words that are the same from which on they count as one."""
 
+LEAST = 3
+"""Words that two strategies share at least if they are not all the same: short ones share ``kernel`` by chance."""
+
 _WORD = re.compile(r"[a-z0-9_]{3,}")
+_COMMON = frozenset({"and", "for", "from", "instead", "into", "that", "the", "this", "use", "using", "with"})
 
 
 class LlmRestart(Operator):
@@ -58,10 +62,11 @@ def repetition(strategy: str, tabu: Iterable[str]) -> str:
     words = _words(strategy)
     for abandoned in tabu:
         others = _words(abandoned)
-        if words and others and len(words & others) >= ALIKE * min(len(words), len(others)):
+        shared = len(words & others)
+        if words and (words == others or (shared >= LEAST and shared >= ALIKE * min(len(words), len(others)))):
             return f"its strategy was abandoned before ({' '.join(abandoned.split())}); name and follow another one"
     return ""
 
 
 def _words(strategy: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(strategy.lower()))
+    return frozenset(_WORD.findall(strategy.lower())) - _COMMON

@@ -15,7 +15,7 @@ from operators.llm.crossover_of_three import LlmCrossoverOfThree
 from operators.llm.evidence import bound, bounds, failure_text, named_lines, strengths_text, verdict_text
 from operators.llm.explore import LlmExplore
 from operators.llm.generate import LlmGenerate
-from operators.llm.notes import notes_text
+from operators.llm.notes import HISTORY_LIMIT, notes_text
 from operators.llm.optimize import LlmOptimize
 from operators.llm.repair import LlmRepair
 from operators.llm.restart import LlmRestart
@@ -113,6 +113,9 @@ def test_code_of_others_is_kept_from_who_shall_think_anew() -> None:
     context = dataclasses.replace(CONTEXT, examples=(Example("def example(): pass", "task other of this run", 2.0),))
     history = dataclasses.replace(context, history=(Parent(Variant("t", "def best(): pass"), passed(case()), "idea"),))
     assert "def example()" in notes_text(history, ())
+    many = tuple(Parent(Variant("t", f"v{number}"), passed(case()), f"idea {number};") for number in range(HISTORY_LIMIT + 3))
+    listed = notes_text(dataclasses.replace(context, history=many), ())
+    assert [f"idea {number};" in listed for number in (2, 3, HISTORY_LIMIT + 2)] == [False, True, True], "the best are last"
     anew = notes_text(history, (), examples=False, source=False)
     assert "idea" in anew
     assert "def best()" not in anew
@@ -130,8 +133,9 @@ def test_an_example_too_long_to_show_whole_is_left_out() -> None:
 def test_hostile_text_stays_data_in_every_prompt(operator: type[Operator]) -> None:
     source = f'def f(x):\n    return x\n\n\nNOTE = """\n{INJECTION}\n"""\n'
     verdict = Evaluation("v", Status.TRACE_ERROR, Stage.TRACE, "d", message=f"line 3\n{INJECTION}")
+    good = dataclasses.replace(passed(case(INJECTION)), device=INJECTION)
     parents = tuple(
-        Parent(Variant("t", f"{source}# {number}\n"), verdict if operator is LlmRepair else passed(case(INJECTION)), INJECTION)
+        Parent(Variant("t", f"{source}# {number}\n"), verdict if operator is LlmRepair else good, INJECTION)
         for number in range(operator.arity)
     )
     context = dataclasses.replace(

@@ -7,7 +7,7 @@ import re
 
 import pytest
 import triton.language as tl
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evo.errors import InputError
@@ -73,7 +73,11 @@ def test_the_triton_sheet_names_only_what_this_triton_has() -> None:
     assert not hasattr(tl, "tanh")
 
 
-@given(st.text(alphabet=st.sampled_from("`~ab\n\r\0\ud800 x"), max_size=200))
+_PIECES = st.sampled_from(["`", "```", "\n```", "\n  ````\n", "~~~", "a", "\n", "\r", "\0", "\ud800", " "])
+
+
+@given(st.lists(_PIECES, max_size=30).map("".join))
+@example("a\n```\nout")
 def test_nothing_closes_its_own_fence(text: str) -> None:
     lines = fenced(text, "python").split("\n")
     fence = lines[0].removesuffix("python")

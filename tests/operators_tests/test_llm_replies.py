@@ -195,6 +195,14 @@ def test_restart_does_not_take_an_abandoned_strategy_in_almost_the_same_words() 
     assert repetition("split the reduction over two kernels", tabu) == ""
 
 
+def test_strategies_that_share_words_by_chance_are_two() -> None:
+    tabu = ("Use split-K and a persistent kernel with warp specialisation",)
+    assert repetition("Use a persistent kernel", tabu) == ""
+    assert repetition("Use the kernel with atomics", tabu) == ""
+    assert repetition("a persistent kernel with split-K and specialisation of warps", tabu)
+    assert repetition("Atomics", ("use atomics",))
+
+
 def test_generate_needs_no_reference_text() -> None:
     model = ReplayModel([GOOD])
     outcome = propose(LlmGenerate, model, reference_source="")

@@ -49,6 +49,8 @@ def test_whatever_may_change_the_result_does(source: str) -> None:
 def test_names_that_mean_more_than_one_thing_are_kept() -> None:
     first = "def f(x):\n    y = x\n    return [y for y in x]\n"
     assert normal_form(first) != normal_form(first.replace("y", "z"))
+    own = "def f(a):\n    a = a + 1\n    return a\n"
+    assert normal_form(own) != normal_form("def f(a):\n    b = b + 1\n    return b\n"), "a parameter is no local of that value"
     assert normal_form("def f(x):\n    global y\n    y = x\n") != normal_form("def f(x):\n    global z\n    z = x\n")
     assert normal_form("def f(a, b):\n    a = b\n    return a\n") != normal_form("def f(a, b):\n    b = a\n    return b\n")
 

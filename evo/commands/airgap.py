@@ -106,7 +106,10 @@ def evaluate_command(store: str, incoming: Path, out: Path | None, limits: searc
             typer.echo(f"nothing to do: everything that was proposed is evaluated, see {out}")
             return 0
     config = _to_evaluate(header, place, limits, before.latency_kind)
-    reason, interrupted = _evaluate(config, place)
+    try:
+        reason, interrupted = _evaluate(config, place)
+    except (SystemExit, KeyboardInterrupt):  # the handler that Ray has while it starts, or the second signal
+        reason, interrupted = "interrupted at once", True
     if interrupted:
         typer.echo(f"{reason}; everything finished is recorded. Go on with the same command")
         return INTERRUPTED
@@ -229,6 +232,8 @@ def _evaluate(config: RunConfig, place: str) -> tuple[str, bool]:
     rest = _Rest()
     with Interruption() as interruption, ray_session(config.cluster) as capacity:
         interruption.install()  # Ray has put its own handlers in place
+        if interruption.reason is not None:
+            return interruption.reason, True
         device, target = resolve_device(config, capacity)
         config = config.model_copy(update={"target": target})
         kind = search.latency_kind_on(config, device)

@@ -15,6 +15,7 @@ import typer
 from evo.commands import search
 from evo.commands.carrying import hand_over, open_merged, standing_of, tasks_here, write_rest
 from evo.commands.interruption import INTERRUPTED, Interruption
+from evo.commands.seeding import with_seeds
 from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, StoreError
 from evo.records import EventKind, LatencyKind, Spent
@@ -149,11 +150,13 @@ def _begin(path: Path, place: str) -> None:
     config = config.model_copy(update={"store": place})
     if "://" not in place and Path(place).exists():
         with open_store(place) as opened:
-            if opened.header.config != config.to_text():
+            recorded = RunConfig.from_text(opened.header.config, f"{place}: its configuration")
+            if recorded.model_copy(update={"seeds": {}}) != config:
                 raise StoreError(
                     place, action=f"holds a run of another configuration than {path}: leave --config out to go on with it"
                 )
         return
+    config = with_seeds(config)
     tasks = search.load_run(config, str(path))
     if config.evaluator == "kernels":  # others need not judge
         from evo.commands.weak_tasks import refuse_weak_tasks

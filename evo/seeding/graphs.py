@@ -33,6 +33,7 @@ SETTINGS: Mapping[str, Any] = {
     "max_autotune": False,
     "size_asserts": False,
     "nan_asserts": False,
+    "realize_opcount_threshold": 10_000,  # else the places that a filter sees are written to memory before they are summed
     "alignment_asserts": False,
     "triton.cudagraphs": False,
     "triton.cooperative_reductions": False,

@@ -35,15 +35,13 @@ class Functions(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Replaces what has another form as a call."""
+        called = ast.unparse(node.func)
+        if called in ("triton_helpers.maximum", "triton_helpers.minimum") and len(node.args) == 2:
+            node.func = _parsed(f"tl.{called.partition('.')[2]}")
+            node.keywords = [ast.keyword("propagate_nan", _parsed("tl.PropagateNan.ALL"))]
         self.generic_visit(node)
-        if not isinstance(node.func, ast.Attribute) or not isinstance(node.func.value, ast.Name):
-            return node
-        root, name = node.func.value.id, node.func.attr
-        if root == "triton_helpers" and name in ("maximum", "minimum") and len(node.args) == 2:
-            keyword = ast.keyword("propagate_nan", _parsed("tl.PropagateNan.ALL"))
-            return ast.Call(_parsed(f"tl.{name}"), node.args, [keyword])
-        if root in LIBRARIES:
-            return self._of_device(node, name)
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and node.func.value.id in LIBRARIES:
+            return self._of_device(node, node.func.attr)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:

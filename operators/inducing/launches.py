@@ -176,7 +176,7 @@ def grid_text(kernel: Launchable, given: Mapping[str, str], fixed_grid: Sequence
     if kernel.kind == "FixedGrid":
         sizes = list(fixed_grid)
         if kernel.tiles:
-            m, n = (given.get(kernel.tiles[size], kernel.tiles[size]) for size in ("M", "N"))
+            m, n = (_outside(kernel.tiles[size], given) for size in ("M", "N"))
             sizes[0] = f"triton.cdiv({m}, {knob['BLOCK_M']}) * triton.cdiv({n}, {knob['BLOCK_N']})"
         while len(sizes) > 1 and sizes[-1] == "1":
             sizes.pop()
@@ -193,6 +193,28 @@ def grid_text(kernel: Launchable, given: Mapping[str, str], fixed_grid: Sequence
         sizes = [sizes[0], f"triton.cdiv({y}, triton.cdiv({y}, {MAX_Y}))", f"triton.cdiv({y}, {MAX_Y})"]
         return f"({', '.join(sizes)})"
     return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+
+
+def _outside(text: str, given: Mapping[str, str]) -> str:
+    """An expression of a kernel's body as its launch writes it."""
+    tree = _Outside(given).visit(ast.parse(text, mode="eval"))
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    if "tl" in names:
+        raise NotApplicableError(f"the size {text} of a template is computed in its kernel")
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+class _Outside(ast.NodeTransformer):
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if ast.unparse(node.func) == "tl.full" and len(node.args) >= 2:
+            return self.visit(node.args[1])  # type: ignore[no-any-return]
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.parse(self._given.get(node.id, node.id), mode="eval").body
 
 
 def readable(name: str) -> str:

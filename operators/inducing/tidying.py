@@ -33,6 +33,7 @@ def tidy(kernel: ast.FunctionDef) -> None:
     _always_true(kernel)
     _Cast({item.arg for item in kernel.args.args if item.annotation is None and not item.arg.endswith("_ptr")}).visit(kernel)
     _constants(kernel)
+    _Batch().visit(kernel)
     _unused(kernel)
     ast.fix_missing_locations(kernel)
 
@@ -105,6 +106,15 @@ class _Unmasked(ast.NodeTransformer):
         if place is not None and len(node.args) > place and self._is_true(node.args[place]):
             del node.args[place]
             node.keywords = [item for item in node.keywords if item.arg not in ("mask", "other")]
+        return node
+
+
+class _Batch(ast.NodeTransformer):
+    """The one scalar among the masks of a batched template, as a tensor of one element: not all interpreters mix the two."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        if ast.unparse(node) == "idx_q < BATCH":
+            node.left = ast.parse("tl.full([1, 1], idx_q, INDEX_DTYPE)", mode="eval").body
         return node
 
 

@@ -49,9 +49,9 @@ def outcome(specimen: Specimen, provers: Mapping[str, Prover], most: int, deadli
         return answer
     job = Job(specimen.source, tuple(source for _, source in children), specimen.driver, TURNED, deadline_s)
     run = provers["interpret"].answer(job.encoded()) if specimen.driver else {"failure": "no driver"}
-    answer["ran"] = "children" in run
+    answer["ran"], answer["why"] = "children" in run, run.get("failure", "")
     verdicts = run.get("children") or [{"failure": "original"}] * len(children)
-    binaries = [{}] * len(children)
+    binaries: list[dict[str, Any]] = [{}] * len(children)
     if "compile" in provers and answer["ran"]:
         here = [place for place, (name, _) in enumerate(children) if name not in BLACKWELL]
         job = Job(specimen.source, tuple(children[place][1] for place in here), specimen.driver, TURNED, COMPILE_S)
@@ -168,8 +168,9 @@ def main() -> None:
     rows = [row(name, bench) | {"files_of_liger": sum(bool(item["rewrites"].get(name)) for item in liger)} for name in names]
     totals = {"files": len(specimens), "looked_at": len(bench), "ran": sum(item["ran"] for item in bench), "liger": len(liger)}
     session = measured_with(None, typed("python experiments/rewrite_applicability.py"))
-    data = {"session": session, "totals": totals, "rows": rows, "failures": failures(outcomes)}
-    write_results(given.out, NAME, data, page(session, rows, data["failures"], totals))
+    wrong = failures(outcomes)
+    data = {"session": session, "totals": totals, "rows": rows, "failures": wrong}
+    write_results(given.out, NAME, data, page(session, rows, wrong, totals))
 
 
 if __name__ == "__main__":

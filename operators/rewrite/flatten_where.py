@@ -11,7 +11,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from operators.edits import edited, instead
-from operators.rewrite.accesses import calls_of, expression_of, positional
+from operators.rewrite.accesses import calls_of, expression_of, positional, times_written
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.guards import Definitions
 from operators.source import Kernel, NotApplicableError, Source, called, code
@@ -54,14 +54,14 @@ def _choices(kernel: Kernel) -> list[tuple[cst.Call, str]]:
         arguments = positional(call)
         if len(arguments) != 3 or len(call.args) != 3 or id(call) in inside:
             continue
-        text = _loaded(arguments, definitions) or _nested(arguments)
+        text = _loaded(kernel, arguments, definitions) or _nested(arguments)
         if text:
             found.append((call, text))
             inside |= {id(other) for other in calls_of(call, "where")}
     return found
 
 
-def _loaded(arguments: list[cst.BaseExpression], definitions: Definitions) -> str:
+def _loaded(kernel: Kernel, arguments: list[cst.BaseExpression], definitions: Definitions) -> str:
     mask, value, other = (expression_of(item) for item in arguments)
     load: Any = definitions.resolve(value)
     if called(load) != "load" or ast.unparse(other) not in NEUTRAL:
@@ -71,7 +71,7 @@ def _loaded(arguments: list[cst.BaseExpression], definitions: Definitions) -> st
         return ""
     same = ast.dump(given["mask"]) == ast.dump(mask) and _number(given["other"]) == _number(other)
     # A name that is assigned twice may have changed between the load and the choice.
-    stable = all(definitions.step(node) is not node for node in ast.walk(mask) if isinstance(node, ast.Name) and node.id != "tl")
+    stable = all(times_written(kernel, node.id) <= 1 for node in ast.walk(mask) if isinstance(node, ast.Name))
     return code(arguments[1]) if same and (stable or isinstance(value, ast.Call)) else ""
 
 

@@ -1,4 +1,7 @@
-"""A model that answers from a cassette: a search that was recorded runs again as it went, without an endpoint, a key or a bill."""
+"""A model that answers from a cassette, without an endpoint, a key or a bill.
+
+A search that asks the same in the same order runs again as it went; docs/llm.md says when it does.
+"""
 
 from __future__ import annotations
 

@@ -105,6 +105,7 @@ def reduced(path: Path) -> tuple[Problem, Mapping[str, object]]:
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     constants: dict[str, int] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             try:
@@ -113,9 +114,11 @@ def reduced(path: Path) -> tuple[Problem, Mapping[str, object]]:
                 value = _product(node.value, constants)
             if isinstance(value, int) and not isinstance(value, bool):
                 constants[node.targets[0].id] = value
+            elif isinstance(value, tuple) and value and all(isinstance(item, int) for item in value):
+                shapes[node.targets[0].id] = value
     of_model = _read_by(tree, "get_init_inputs")
     error: TaskError | None = None
-    for chosen in _smaller(constants, of_model):
+    for chosen in _smaller(constants, shapes, of_model):
         try:
             problem = read_problem(path, [chosen])
         except TaskError as failed:
@@ -141,10 +144,13 @@ def _read_by(tree: ast.Module, name: str) -> set[str]:
     return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} if function else set()
 
 
-def _smaller(constants: Mapping[str, int], of_model: set[str]) -> Iterator[dict[str, object]]:
+def _smaller(
+    constants: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], of_model: set[str]
+) -> Iterator[dict[str, object]]:
     """Odd sizes for what only the inputs read; then smaller models too; equal constants stay equal."""
     for first, narrow in itertools.product((5, 9, 17, 33), (False, True)):
-        sizes = sorted({value for name, value in constants.items() if value > 8 and name not in of_model})
+        free = [value for name, value in constants.items() if name not in of_model]
+        sizes = sorted({value for value in (*free, *itertools.chain(*shapes.values())) if value > 8})
         mapped = {value: first + 2 * place for place, value in enumerate(sizes)}
         chosen: dict[str, object] = {
             name: mapped[value] for name, value in constants.items() if value in mapped and name not in of_model
@@ -153,7 +159,8 @@ def _smaller(constants: Mapping[str, int], of_model: set[str]) -> Iterator[dict[
             for name, value in constants.items():
                 if name in of_model and value > 16:
                     chosen[name] = 8 if value % 8 == 0 else value >> (value.bit_length() - 3)
-        yield {name: min(int(str(value)), constants[name]) for name, value in chosen.items()}
+        found: dict[str, object] = {name: min(int(str(value)), constants[name]) for name, value in chosen.items()}
+        yield found | {name: tuple(mapped.get(item, item) for item in shape) for name, shape in shapes.items()}
 
 
 def _elements(problem: Problem) -> int:

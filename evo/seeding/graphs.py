@@ -180,13 +180,23 @@ def _fold(graph: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.Node:
 
 @contextlib.contextmanager
 def _settings(products: str) -> Iterator[None]:
-    from torch._inductor import config, select_algorithm
+    from torch._inductor import config, ir, select_algorithm
 
     wanted = {**SETTINGS, **(TEMPLATES if products == "template" else {})}
     known = config.get_config_copy()
+    scan: Any = ir.Scan
+    original = scan.num_splits
+
+    def whole(*args: Any, **kwargs: Any) -> tuple[Any, int]:
+        return original(*args, **kwargs)[0], 1
+
     chosen = _first_choice(select_algorithm) if products == "template" else contextlib.nullcontext()
     with config.patch({key: value for key, value in wanted.items() if key in known}), chosen:
-        yield
+        scan.num_splits = whole  # one program scans a row: split, programs would wait for each other through memory
+        try:
+            yield
+        finally:
+            scan.num_splits = original
 
 
 @contextlib.contextmanager

@@ -94,6 +94,10 @@ def min_along(x, axis):
     if x.dtype.is_floating():
         found = tl.where(tl.max((x != x).to(tl.int32), axis) != 0, float("nan"), found)
     return found""",
+    "select_one": """@triton.jit
+def pick(x, mask, dim, keep_dims=False):
+    # The one element along dim where the mask holds.
+    return tl.sum(tl.where(mask, x, 0), dim, keep_dims=keep_dims)""",
     "any": """@triton.jit
 def any_along(x, axis):
     return tl.max(x.to(tl.int32), axis) != 0""",

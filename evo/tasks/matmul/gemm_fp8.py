@@ -1,6 +1,6 @@
 """Matrix product of 8-bit floats with a scale per row and per column, as for FP8 inference and training on Hopper.
 
-Elements are float8_e4m3fn, given as their bits in uint8: kernels reinterpret what they load.
+Elements are float8_e4m3fn, given as their bits in uint8: kernels reinterpret what they load. Needs a GPU of compute capability 8.9.
 """
 
 from __future__ import annotations

@@ -113,7 +113,10 @@ def _measured() -> dict[str, str]:
 
 
 def _applies() -> dict[str, str]:
-    return {row["rewrite"]: f"{row['files']} files, {row['proved']} proved" for row in _rows(APPLIES)}
+    if not APPLIES.exists():
+        return {}
+    of = json.loads(APPLIES.read_text(encoding="utf-8"))["totals"]["looked_at"]
+    return {row["rewrite"]: f"{row['files']} of {of} files, {row['proved']} proved" for row in _rows(APPLIES)}
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

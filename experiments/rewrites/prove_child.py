@@ -225,6 +225,9 @@ def proved(job: dict[str, Any]) -> dict[str, Any]:
         def against(source: str) -> dict[str, Any]:
             return compared(torch.load(kept), computed(job, source, folder))
 
+        again = forked(functools.partial(against, job["original"]), 3 * seconds + 10)
+        if not again.get("same_bits"):  # it reads memory that nobody wrote or that is not its own
+            return {"failure": f"its own results differ from run to run: {again}"}
         return {
             "seconds": seconds,
             "children": [forked(functools.partial(against, source), 3 * seconds + 10) for source in job["children"]],

@@ -1,5 +1,5 @@
 """Kernels of awkward kinds are exported as judged: an autotuned one pinned to its choice, one with gradients, one that writes in place,
-one whose outputs are random."""
+one whose outputs are random, one that takes scratch memory."""
 
 from __future__ import annotations
 
@@ -123,9 +123,40 @@ TASK = Task(
 )
 '''
 
+DESCRIPTORS = '''
+def doubled(x):
+    return 2 * x
+
+
+KERNEL = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def twice(x_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    x = tl.make_tensor_descriptor(x_ptr, shape=[rows, columns], strides=[columns, 1], block_shape=[ROWS, COLUMNS])
+    y = tl.make_tensor_descriptor(y_ptr, shape=[rows, columns], strides=[columns, 1], block_shape=[ROWS, COLUMNS])
+    at = [tl.program_id(0) * ROWS, tl.program_id(1) * COLUMNS]
+    y.store(at, x.load(at) * 2)
+
+def doubled(x):
+    y = torch.empty_like(x)
+    twice[(triton.cdiv(x.shape[0], 8), triton.cdiv(x.shape[1], 32))](x, y, x.shape[0], x.shape[1], ROWS=8, COLUMNS=32)
+    return y
+"""
+
+TASK = Task(
+    name="doubled_matrix", description="Twice a matrix.", entry="doubled", reference=doubled,
+    training_cases=(case("many", TensorSpec((40, 64), "float32")),), held_out_cases=(),
+    small_cases=(case("few", TensorSpec((5, 32), "float32")),), starting_kernels=(KERNEL,),
+)
+'''
+
 USE = """
-import json, torch
-import in_place, product, scale
+import json, torch, triton
+import doubled_matrix, in_place, product, scale
+
+allocators = []
+triton.set_allocator = allocators.append  # the interpreter allocates nothing
 
 total = torch.zeros(500)
 x = torch.rand(500)
@@ -133,7 +164,11 @@ alone = in_place.apply(total, x)
 doubled = torch.ones(500)
 leaf = torch.randn(300, 16, requires_grad=True)
 scale.apply(leaf, torch.ones(16)).sum().backward()
+product.apply(torch.randn(8, 1000), torch.randn(1000))
+unneeded = len(allocators)
+doubled_matrix.apply(torch.randn(40, 64))
 print(json.dumps({
+    "scratch": [unneeded, len(allocators), allocators[0](64, 16, None).nbytes],
     "updated": bool(torch.equal(total, x)) and alone is total,
     "aliased": in_place.explain(doubled, doubled)["reason"],
     "gradient": leaf.grad is not None,
@@ -151,6 +186,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ExportReport]:
         "scale": SCALE.format(path=str(FOLDER / "autograd_scale_gelu.py")),
         "in_place": IN_PLACE,
         "coin_tosses": RANDOM,
+        "doubled_matrix": DESCRIPTORS,
     }
     judge, tasks, entries = Judge(), [], []
     for number, (name, text) in enumerate(texts.items()):
@@ -182,6 +218,7 @@ def test_their_own_test_passes(report: ExportReport) -> None:
         ("scale", 1, ()),
         ("in_place", 1, ()),
         ("coin_tosses", 1, ()),
+        ("doubled_matrix", 1, ()),
     ]
     done = run_python(report.out, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "test_front.py")
     assert done.returncode == 0, done.stdout
@@ -212,6 +249,7 @@ def test_gradients_updates_in_place_and_sizes_that_belong_together(report: Expor
     answer = json.loads(done.stdout)
     assert answer["updated"]
     assert answer["gradient"]
+    assert answer["scratch"] == [0, 1, 64], "Triton refuses to launch what makes descriptors without an allocator"
     assert answer["fits"] == report.tasks[0].kernels[0].stem
     assert "share memory" in answer["aliased"]
     assert answer["differs"].startswith("reference: ")

@@ -98,6 +98,10 @@ def _dispatcher(task: Task, kernels: Sequence[Written]) -> str:
         "ENTRY": (task.entry, "What every kernel module defines."),
         "MUTATES": (tuple(task.mutates), "Arguments updated in place."),
         "BACKWARD": (task.backward, "Whether kernels have gradients, which were judged too."),
+        "SCRATCH": (
+            any(map(_takes_scratch, kernels)),
+            "Whether a kernel takes scratch memory from Triton's allocator, which load() sets.",
+        ),
         "RELATED": (related_sizes(task), "Sizes in a fixed ratio, as (argument, dimension, unit)."),
         "GUARDS": (guard_table(task), "Inputs that kernels were judged on, by kind; sizes are ranges, both ends included."),
         "CASES": (_routes(task, kernels), "What was judged, with the kernel that is fastest there and its configuration."),
@@ -105,6 +109,11 @@ def _dispatcher(task: Task, kernels: Sequence[Written]) -> str:
     text = "\n".join(f"# {comment}\n{name} = {literal(value, column=len(name) + 3)}" for name, (value, comment) in tables.items())
     filled = template("dispatcher.txt").replace("@@TASK@@", task.name).replace("@@REFERENCE@@", task.reference.__name__)
     return filled.replace("@@TABLES@@", text)
+
+
+def _takes_scratch(kernel: Written) -> bool:
+    """Descriptors that a kernel makes lie in scratch memory; without an allocator of the user's, Triton refuses to launch it."""
+    return "make_tensor_descriptor" in kernel.text
 
 
 def _routes(task: Task, kernels: Sequence[Written]) -> dict[str, Any]:

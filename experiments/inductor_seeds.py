@@ -302,7 +302,7 @@ def _wide(source: str) -> Configuration:
     knobs = read_knobs(source)
     chosen = dict(knobs.default)
     for key, choices in knobs.space.items():
-        if key.startswith("RBLOCK"):
+        if key.startswith("RBLOCK") and "tl.reduce(" in source:
             chosen[key] = min(choices)  # it combines elements one by one where a reduction is none of NumPy's
     for key, choices in knobs.space.items():
         name, _, number = key.partition("_")
@@ -330,6 +330,7 @@ def _write(out: Path, rows: Sequence[Row], level: int) -> None:
         json.dumps({**facts, "rows": [asdict(row) for row in rows]}, indent=1) + "\n", encoding="utf-8"
     )
     others = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if outcome != "correct") or "none"
+    absent = ", ".join(str(number) for number in range(1, 101) if number not in {row.number for row in rows}) or "none"
     lines = [
         f"# Starting kernels by torch.compile, KernelBench level {level}",
         "",
@@ -337,7 +338,9 @@ def _write(out: Path, rows: Sequence[Row], level: int) -> None:
         f"--suite-root KERNELBENCH --level {level} --out experiments/results`",
         "",
         f"Of {len(rows)} problems, **{counts.get('correct', 0)}** have a seed in Triton alone that is traced and compiled at the suite's "
-        f"sizes and proved correct at reduced ones, under the interpreter. Others: {others}.",
+        f"sizes and proved correct at reduced ones, under the interpreter. Others: {others}. Not looked at: {absent}.",
+        "",
+        "`timeout` is 60 s of the interpreter on a busy machine, no wrong value; slices of problems are merged, see the commit's history.",
         "",
         "One form: sizes are symbols, so what is interpreted is what the suite's sizes run. Two: a form for each, as the model changes "
         "with its constants, and the form of the suite's sizes is traced and compiled, not interpreted.",

@@ -98,7 +98,7 @@ class RunConfig(_Section):
             are shown similar good kernels.
         evaluator: A registered evaluator (``kernels``, ``simulated``) or ``module:function`` with the signature of
             `evo.evaluation.building.build_evaluator`.
-        seeds: Task name → starting kernels that torch.compile gave where a task has none; filled in when a run begins, and recorded with it.
+        seeds: Task name → starting kernels that torch.compile gave where a task has none; filled in when a run begins.
         accept_weak_tasks: Search tasks that a known cheat passes all the same; see `triton-evolve doctor --task`.
         search, budget, evaluation, cluster: See the classes.
     """

@@ -150,7 +150,10 @@ class WorkerOutOfMemory(WorkerDied):
 
 def _short(value: object, limit: int = 300) -> str:
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        text, limit = ", ".join(str(item) for item in value), 8 * limit  # names that may be given are of no use where they are cut
+        text, limit = (
+            ", ".join(str(item) for item in value),
+            8 * limit,
+        )  # names that may be given are of no use where they are cut
     else:
         lines = value.splitlines() if isinstance(value, str) else []
         text = repr(lines[0] + " …" if len(lines) > 1 else value) if isinstance(value, str) else str(value)

@@ -95,7 +95,10 @@ def test_a_task_that_exits_is_refused_as_one_that_fails(call: Call, tmp_path: Pa
 
 def test_a_task_without_a_starting_kernel_needs_a_model(call: Call, tmp_path: Path) -> None:
     # torch.compile makes forward passes alone, so no seed either
-    task = "import dataclasses\nfrom evo.tasks.softmax import TASK\n\nTASK = dataclasses.replace(TASK, starting_kernels=(), backward=True)\n"
+    task = (
+        "import dataclasses\nfrom evo.tasks import softmax\n\n"
+        "TASK = dataclasses.replace(softmax.TASK, starting_kernels=(), backward=True)\n"
+    )
     write(tmp_path / "mine.py", task)
     config = write(tmp_path / "run.yaml", MINIMAL.format(task="mine.py"))
     refused(call("run", config), "softmax: no starting kernel", "models", "llm_generate")

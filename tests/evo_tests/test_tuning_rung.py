@@ -26,6 +26,8 @@ DEFAULT = Configuration({"BLOCK": 64, "num_warps": 4})
 KNOBS = Knobs(DEFAULT, {"BLOCK": (16, 32, 64, 128, 256, 512), "num_warps": (1, 2, 4, 8)})
 Latency = Callable[[str, Configuration], float]
 
+NOTHING_YET = History()
+
 
 def bowl(case: str, configuration: Configuration) -> float:
     """The first case wants large blocks, the second one small ones."""
@@ -53,7 +55,7 @@ def rung(
     tier: Tabled,
     fits: Callable[[Configuration], bool] = lambda _: True,
     hints: Sequence[Configuration] = (),
-    history: History = History(),
+    history: History = NOTHING_YET,
 ) -> TuningRung:
     """Everything compiles at once, but for what does not fit."""
 

@@ -156,6 +156,7 @@ def _begin(path: Path, place: str) -> None:
                     place, action=f"holds a run of another configuration than {path}: leave --config out to go on with it"
                 )
         return
+    search.check_quickly(config, str(path))
     config = with_seeds(config)
     tasks = search.load_run(config, str(path))
     if config.evaluator == "kernels":  # others need not judge

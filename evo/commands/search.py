@@ -74,6 +74,7 @@ def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
     place = absolute_store(where) if where else str(_free_path(config.name))
     if "://" not in place and Path(place).exists():
         raise StoreError(place, action="exists already: go on with it by `triton-evolve resume`, or give another --store")
+    check_quickly(config, str(path))
     from evo.commands.seeding import with_seeds
 
     config = with_seeds(config.model_copy(update={"store": place}))
@@ -219,16 +220,9 @@ def load_run(config: RunConfig, where: str) -> Mapping[str, Task]:
     Raises:
         InputError: A task, operator, model, target or evaluator cannot be used, or a key is missing.
     """
-    check_names(config, where)
-    from evo.cluster.setup import build_operators, check_models, load_tasks
+    check_quickly(config, where)
+    from evo.cluster.setup import build_operators, load_tasks
 
-    other = conflict()
-    if other is not None:
-        raise ConfigError("this environment", action=other)
-    if config.target != "auto":
-        target_named(config.target)
-    check_models(config)
-    operator_names(config)
     if config.models and config.cluster.address is None:
         build_operators(config, None)  # on this machine proposals need their key here: say so before a store is made
     evaluator_factory(config.evaluator)
@@ -252,6 +246,24 @@ def _check_starts(config: RunConfig, tasks: Mapping[str, Task]) -> None:
                 f"task {name}: no starting kernel",
                 action="give one in starting_kernels, or `models:`, so that the operator llm_generate can write the first one",
             )
+
+
+def check_quickly(config: RunConfig, where: str) -> None:
+    """Checks what needs no torch to be seen.
+
+    Raises:
+        InputError: A name of a task, operator, model or target leads nowhere, or packages do not go together.
+    """
+    check_names(config, where)
+    from evo.cluster.setup import check_models
+
+    other = conflict()
+    if other is not None:
+        raise ConfigError("this environment", action=other)
+    if config.target != "auto":
+        target_named(config.target)
+    check_models(config)
+    operator_names(config)
 
 
 def check_names(config: RunConfig, where: str) -> None:

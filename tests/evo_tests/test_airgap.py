@@ -134,6 +134,7 @@ def journal(path: Path) -> list[Entry]:
         return [entry for _, entry in store.journal()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_the_commands_work_in_turns_and_may_be_given_twice(
     turns: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -104,6 +104,7 @@ def test_a_refused_question_goes_to_another_model_and_never_back(
     assert passed_on
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_two_proposers_never_overrun_the_dollars_and_what_a_killed_one_held_counts_as_spent(
     simulated_config: Callable[..., RunConfig], tmp_path: Path

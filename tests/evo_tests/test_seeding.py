@@ -121,6 +121,7 @@ def test_a_seed_serves_all_cases_of_a_task(tier: InterpretedTier, tmp_path: Path
     assert "_2(" not in seed.source.split("def entry", 1)[1].split("raise")[0], "one form, as sizes are symbols"
 
 
+@pytest.mark.slow
 def test_products_come_as_templates_and_where_the_task_allows_it_as_operators(tier: InterpretedTier, tmp_path: Path) -> None:
     task = loaded(tmp_path, MODULE)
     triton, extern = compiler_seeds(task, "cuda:90")

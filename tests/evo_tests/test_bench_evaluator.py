@@ -102,6 +102,7 @@ def test_a_kernel_without_a_program_index_cannot_be_restated() -> None:
         restated("import triton\n\n@triton.jit\ndef kernel(x):\n    pass\n", 1)
 
 
+@pytest.mark.slow
 def test_the_command_measures_the_interpreted_tier(task_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "evaluator", "--task", str(task_path), "--seconds", "3", "--device", "cpu", "--seed", "1"]
     with pytest.raises(SystemExit) as ended:

@@ -68,6 +68,7 @@ def test_a_run_that_lost_its_evaluator_and_then_its_driver_goes_on_exactly(
     check_resumed(tmp_path, store)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_ctrl_c_records_what_is_in_hand_and_says_how_to_go_on(
     tmp_path: Path, simulated_file: Callable[..., Path], slow_evaluator: str

@@ -146,6 +146,7 @@ def short_folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_key_is_in_no_store_log_or_output_and_evaluators_have_none(
     simulated_file: Callable[..., Path],

@@ -58,6 +58,7 @@ def test_a_bad_device_is_left_alone_and_the_others_go_on(
     assert f"quarantined : {event.reason}" in text.getvalue()
 
 
+@pytest.mark.slow
 def test_a_run_without_a_good_device_ends_and_says_which_and_why(
     tmp_path: Path, simulated_config: Callable[..., RunConfig], evaluator_module: str
 ) -> None:

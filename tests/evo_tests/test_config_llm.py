@@ -54,6 +54,7 @@ def test_what_is_commented_out_in_the_example_is_valid_too(tmp_path: Path) -> No
     operator_names(everything)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_key_and_an_endpoint_are_all_that_the_example_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ANTHROPIC_API_KEY": "sk-test", "NO_PROXY": "127.0.0.1", "ANTHROPIC_CONFIG_DIR": str(tmp_path)}.items():

@@ -246,6 +246,7 @@ def test_its_own_test_notices_a_kernel_that_does_something_else_later_and_one_th
     assert "torch computes aten.add" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_hosted_kernel_is_exported_and_marked(task: Task, judge: Judge, tmp_path: Path) -> None:
     source = ONLINE_SOFTMAX.replace("    return y\n", "    x.view(-1)[0].item()\n    return y\n")
     judged = judge.passed(
@@ -269,6 +270,7 @@ def test_a_hosted_kernel_is_exported_and_marked(task: Task, judge: Judge, tmp_pa
     assert "a hosted kernel: what it launches depends on the values" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_earlier_export_is_replaced_whole(store: PopulationStore, copy: Path) -> None:
     (copy / "short_softmax" / "kernel_9_gone.py").write_text("")
     again = export_front(store, copy, task="short_softmax")

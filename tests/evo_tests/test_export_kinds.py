@@ -225,6 +225,7 @@ def test_their_own_test_passes(report: ExportReport) -> None:
     assert "random outputs: their structure is as expected; values were judged by a statistic" in done.stdout
 
 
+@pytest.mark.slow
 def test_random_outputs_of_another_form_are_noticed(report: ExportReport, tmp_path: Path) -> None:
     copy = tmp_path / "front"
     shutil.copytree(report.out, copy)

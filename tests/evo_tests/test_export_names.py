@@ -44,6 +44,7 @@ def test_a_folder_has_the_tasks_name_unless_a_module_has(task: str, folder: str)
     assert folder_name(task) == folder
 
 
+@pytest.mark.slow
 def test_the_export_of_a_task_named_as_a_module_passes_its_own_test(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(TASK % starting_sources(load_task("softmax"))[0])
     task = load_task(str(tmp_path / "mine.py"))

@@ -42,6 +42,7 @@ def test_a_start_that_looks_at_values_passes_as_hosted(ladder: LadderEvaluator) 
     assert [case.case for case in verdict.cases] == [case.name for case in TASK.training_cases]
 
 
+@pytest.mark.slow
 def test_a_child_is_timed_beside_its_baseline_and_verified_in_its_configuration(ladder: LadderEvaluator) -> None:
     child = Variant(TASK.name, GOOD + "\n# a child\n")
     chosen = {case.name: Configuration({"BLOCK": 64, "num_warps": 1}) for case in TASK.training_cases}

@@ -13,7 +13,7 @@ import pytest
 from tests.evo_tests.mutations import ROOT, Mutation, Server, read_tables, unnoticed
 
 MUTATIONS = read_tables()
-MARKS = {"fast": (), "slow": (pytest.mark.slow,), "gpu": (pytest.mark.gpu, pytest.mark.slow)}
+MARKS = {"fast": (pytest.mark.slow,), "slow": (pytest.mark.slow,), "gpu": (pytest.mark.gpu, pytest.mark.slow)}
 FEW = 20
 """So many tests without a mutation are quicker in one process than in one for each file."""
 

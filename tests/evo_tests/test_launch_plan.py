@@ -90,7 +90,7 @@ def test_device_descriptors_need_global_scratch(tools: tuple[Tracer, Compiler]) 
     assert binaries[0].metadata["global_scratch_size"] > 0
 
 
-@pytest.mark.parametrize("target", ["cuda:80", "cuda:100", "hip:gfx942"])
+@pytest.mark.parametrize("target", [pytest.param("cuda:80", marks=pytest.mark.slow), "cuda:100", "hip:gfx942"])
 def test_other_targets(target: str) -> None:
     tracer, compiler = Tracer(target), Compiler(target)
     try:

@@ -70,6 +70,7 @@ def write_suite(folder: Path) -> None:
     (folder / "no_python.py").write_text(f"def (\n{SEPARATOR}\nx = 1\n", encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_files_of_a_suite_get_the_verdict_that_is_theirs(tmp_path: Path) -> None:
     write_suite(tmp_path)
     results = count_verdicts(tmp_path, "cuda:90", 2, 200.0)
@@ -117,6 +118,7 @@ def test_honest_kernels_are_all_rewrites_and_samples_of_what_follows() -> None:
     assert kernels == script.honest_kernels(task, second=2, crossed=1, seed=0)
 
 
+@pytest.mark.slow
 def test_the_real_evaluator_passes_a_starting_kernel_and_says_what_it_had_no_time_for(tmp_path: Path) -> None:
     script.main(
         [

@@ -153,6 +153,7 @@ def test_verdicts_are_compared_with_what_a_candidate_is() -> None:
     assert "Not run by theirs: late." in page
 
 
+@pytest.mark.slow
 def test_an_interpreted_run_writes_table_and_data(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     script.main(

@@ -40,6 +40,7 @@ def test_counts_keep_points_noise_and_failures() -> None:
     assert found["cases"]["2^17"]["noise_floor"] > 0
 
 
+@pytest.mark.slow
 def test_an_interpreted_run_promotes_no_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noise_selection.main(
         [

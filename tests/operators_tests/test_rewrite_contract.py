@@ -66,6 +66,7 @@ def test_children_compute_what_their_parents_do(children):
     assert not problems, "\n\n".join(problems)
 
 
+@pytest.mark.slow
 def test_children_compile_for_a_gpu_without_one(children):
     first = {}
     for item in children:

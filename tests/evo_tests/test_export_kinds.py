@@ -20,6 +20,8 @@ from exported_store import H200, Judge, lineage, write_store
 from evo.reporting.export import ExportReport, export_front
 from evo.tasks.loading import load_task
 
+pytestmark = pytest.mark.slow
+
 HEAD = """
 import torch
 from evo.tasks.base import Case, Task, TensorSpec

@@ -20,6 +20,8 @@ from operators.knobs import expose
 from tests.evo_tests.awkward_kernels import TASKS, source_of
 from tests.operators_tests.launch_ways import HEAD, KERNEL, WAYS
 
+pytestmark = pytest.mark.slow
+
 SUITE = "TRITON_EVOLVE_TRITONBENCH"
 """Environment variable that names a folder TritonBench_G_v1 to trace too."""
 ENTRY = "\n\ndef entry(x):\n    y = torch.empty_like(x)\n    f(x, y, x.numel(){more})\n    return y\n"

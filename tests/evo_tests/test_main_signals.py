@@ -9,6 +9,8 @@ import pytest
 
 from tests.evo_tests.running_processes import ROOT, alive, descendants, started, titled, wait_until
 
+pytestmark = pytest.mark.slow
+
 KERNEL = ROOT / "evo" / "tasks" / "starts" / "softmax.py"
 SANDBOX = "evo.tracing.forkserver"
 

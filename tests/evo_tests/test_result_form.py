@@ -25,6 +25,8 @@ from evo.tracing.plan import LaunchPlan
 from evo.tracing.workbench import Job, Prepared, Workbench
 from tests.evo_tests import inplace_task, nested_gradients_task, trained_module_task
 
+pytestmark = pytest.mark.slow
+
 BACKWARD = (nested_gradients_task, trained_module_task)
 
 COPY = """

@@ -17,6 +17,8 @@ from evo.tracing.plan import LaunchPlan
 from evo.tracing.tracer import Tracer
 from tests.evo_tests import ladder_task as modules
 
+pytestmark = pytest.mark.slow
+
 CLEAN = f"========= COMPUTE-SANITIZER\n{DONE}\n========= ERROR SUMMARY: 0 errors\n"
 BEYOND = f"""========= COMPUTE-SANITIZER
 ========= Invalid __global__ read of size 4 bytes

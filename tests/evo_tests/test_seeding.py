@@ -104,6 +104,7 @@ def prove(tier: InterpretedTier, task: Task, seed: CompilerSeed) -> None:
             assert verdict.error_ratio <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

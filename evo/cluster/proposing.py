@@ -75,7 +75,7 @@ class ProposerActor:
 
     async def _propose(self, operators: Mapping[str, Mapping[str, Operator]], work: ProposalWork) -> None:
         try:
-            outcome = await propose(operators.get(work.request.operator, {}), work)
+            outcome = await propose(operators, work)
         except SpendLimitError as error:
             await self._engine.stop.remote(str(error))
             outcome = NoProposal(str(error), failed=True)
@@ -87,11 +87,11 @@ class ProposerActor:
             await self._engine.renew.remote(self._name)
 
 
-async def propose(operators: Mapping[str, Operator], work: ProposalWork) -> Proposal | NoProposal:
+async def propose(operators: Mapping[str, Mapping[str, Operator]], work: ProposalWork) -> Proposal | NoProposal:
     """Runs one operator on one request, with randomness from the request's seed only.
 
     Args:
-        operators: The same operator, by label of its model. A request for one that is not there (the configuration changed, or the
+        operators: By name, and each by label of its model. A request for a label that is not there (the configuration changed, or the
             request was made before requests named models) goes to one drawn from the seed.
         work: The request.
 
@@ -99,9 +99,10 @@ async def propose(operators: Mapping[str, Operator], work: ProposalWork) -> Prop
         SpendLimitError: Nothing more should be asked.
     """
     rng = np.random.default_rng(work.seed)
-    if not operators:
+    labelled = operators.get(work.request.operator)
+    if not labelled:
         return NoProposal(f"there is no operator {work.request.operator} in this version", failed=True)
-    operator = operators.get(work.request.model) or list(operators.values())[int(rng.integers(len(operators)))]
+    operator = labelled.get(work.request.model) or list(labelled.values())[int(rng.integers(len(labelled)))]
     try:
         return await operator.propose(work.parents, work.context, rng)
     except SpendLimitError:

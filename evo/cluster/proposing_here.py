@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from evo.cluster.proposing import propose
 from evo.cluster.setup import build_operators
@@ -13,9 +13,8 @@ from evo.cluster.spending import Spending, buckets_of, endpoint_of
 from evo.config import RunConfig
 from evo.errors import SpendLimitError
 from evo.records import NoProposal, Proposal
-from evo.search.engine import Engine, ProposalWork
+from evo.search.engine import Engine
 from evo.search.progress import Progress
-from operators.base import Operator
 from operators.models.limits import LocalLimiter, new_ticket
 
 LOOK_S = 0.5
@@ -94,7 +93,7 @@ async def make_proposals(engine: Engine, config: RunConfig, wanted: int, interru
             missing = wanted - _awaiting(engine.progress()) - len(running)
             if not stopped and missing > 0:
                 for work in engine.ask_proposals(min(missing, in_hand - len(running))):
-                    running[asyncio.create_task(_propose(operators, work))] = work.request.number
+                    running[asyncio.create_task(propose(operators, work))] = work.request.number
             if not running or time.monotonic() > patience_ends:
                 return stopped or (_why(engine.progress()) if missing > 0 else "")
             done, _ = await asyncio.wait(running, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -116,10 +115,6 @@ def _record(engine: Engine, number: int, task: asyncio.Task[Proposal | NoProposa
         engine.tell_proposal(number, NoProposal(str(error), failed=True))
         return str(error)
     return ""
-
-
-async def _propose(operators: Mapping[str, Mapping[str, Operator]], work: ProposalWork) -> Proposal | NoProposal:
-    return await propose(operators[work.request.operator], work)
 
 
 def _awaiting(progress: Progress) -> int:

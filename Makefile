@@ -37,7 +37,7 @@ lint: $(READY) ## Style, types and the walls between the rooms.
 	$(BIN)/lint-imports
 
 test: lint ## All checks of a change: lint, and the tests that need no GPU and no patience.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(PYTEST)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST)
 
 test-slow: $(READY) ## The tests that take minutes.
 	$(BIN)/python -m pytest -m "slow and not gpu" --ignore=tests/evo_tests/test_cluster_kill.py $(PYTEST)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import pytest
 from hypothesis import settings
 
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # unset, Triton warns, and here a warning is an error
@@ -15,11 +14,3 @@ os.environ.pop("ANTHROPIC_API_KEY", None)  # no test may spend money
 
 settings.register_profile("busy", deadline=None)  # a machine with other work to do is no failure
 settings.load_profile("busy")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several workers (`make test`), a file stays with one of them, for its fixtures start processes; so do all tests with a Ray."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            group = "ray" if "local_ray" in getattr(item, "fixturenames", ()) else item.path.name
-            item.add_marker(pytest.mark.xdist_group(group))

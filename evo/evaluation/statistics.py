@@ -36,7 +36,7 @@ _NORMAL = 2.576
 
 @dataclass(frozen=True)
 class NoiseFloor:
-    """What equal kernels on both sides showed on one case in this session.
+    """What equal kernels on both sides showed on one case since the evaluator was started.
 
     Attributes:
         spread: Standard deviation of ln(speedup) between blocks of pairs, each with other memory.

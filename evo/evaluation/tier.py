@@ -163,7 +163,7 @@ class Tier(ABC):
         return timings
 
     def noise_of(self, task: Task, case: Case) -> NoiseFloor | None:
-        """The A/A noise of a case measured in this session; None where nothing was timed."""
+        """The A/A noise of a case measured since the tier was made; None where nothing was timed."""
         return None
 
     @abstractmethod

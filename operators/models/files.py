@@ -18,8 +18,12 @@ import asyncio
 import json
 import os
 import stat
+import tempfile
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -104,6 +108,7 @@ class FilesModel(Model):
         self._max_retries = max_retries
         self._poll_s = poll_s
         self._open: Counter[str] = Counter()
+        self._folder = threading.Lock()
         try:
             for path in (self._requests, self._replies):
                 path.mkdir(parents=True, exist_ok=True)
@@ -151,7 +156,7 @@ class FilesModel(Model):
         path = self._requests / f"{request_id}.json"
         self._open[request_id] += 1
         try:
-            await asyncio.to_thread(_write, path, self._document(request_id, prompt))
+            await asyncio.to_thread(self._publish, request_id, prompt)
             deadline = time.monotonic() + self._timeout_s
             while time.monotonic() < deadline:
                 reply = await asyncio.to_thread(self._look_for, ids, request_id)
@@ -162,9 +167,16 @@ class FilesModel(Model):
         except _WrongError as error:
             return None, str(error)
         finally:
-            self._open[request_id] -= 1
-            if not self._open[request_id]:  # equal prompts wait for the same reply
-                path.unlink(missing_ok=True)  # the folder holds open questions only
+            with self._folder:
+                self._open[request_id] -= 1
+                if not self._open[request_id]:  # equal prompts wait for the same reply
+                    path.unlink(missing_ok=True)  # the folder holds open questions only
+
+    def _publish(self, request_id: str, prompt: Prompt) -> None:
+        """Write the request, unless it was withdrawn meanwhile: a thread outlives the task that waits for it."""
+        with _draft(self._requests, self._document(request_id, prompt)) as draft, self._folder:
+            if self._open[request_id]:
+                draft.replace(self._requests / f"{request_id}.json")
 
     def _document(self, request_id: str, prompt: Prompt) -> dict[str, Any]:
         return {
@@ -204,14 +216,19 @@ def _open_folder(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
-def _write(path: Path, document: dict[str, Any]) -> None:
-    """Whole or not at all, whenever somebody looks or this machine stops."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w", encoding="ascii") as file:
-        json.dump(document, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+@contextmanager
+def _draft(folder: Path, document: dict[str, Any]) -> Iterator[Path]:
+    """A whole file to rename, of its own for every writer: equal prompts are written at once."""
+    number, name = tempfile.mkstemp(prefix=".draft.", dir=folder)
+    try:
+        with os.fdopen(number, "w", encoding="ascii") as file:
+            os.fchmod(number, 0o644)  # whoever answers may be another user
+            json.dump(document, file, indent=1)
+            file.flush()
+            os.fsync(number)
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 def _read(folder: int, request_id: str, suffix: str) -> _Reply:

@@ -194,6 +194,38 @@ def test_equal_prompts_at_once_wait_for_one_reply(tmp_path: Path) -> None:
     assert [exchange.reply for exchange in asyncio.run(two())] == ["for both"] * 2
 
 
+def test_many_equal_prompts_at_once_are_one_request_that_is_withdrawn_with_the_last_of_them(tmp_path: Path) -> None:
+    async def many() -> list[Exchange | BaseException]:
+        client = model(tmp_path)
+        asked = [asyncio.create_task(client.complete(PROMPT)) for _ in range(50)]
+        await asyncio.sleep(0)
+        for task in asked[::2]:
+            task.cancel()  # at any moment, also while its file is written
+        while not requests(tmp_path):
+            await asyncio.sleep(0.001)
+        replying(reply="for all")(requests(tmp_path)[0])
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    ended = asyncio.run(many())
+
+    assert [getattr(one, "reply", type(one)) for one in ended] == [asyncio.CancelledError, "for all"] * 25
+    assert not list((tmp_path / "requests").iterdir())
+
+
+def test_a_request_cancelled_while_its_file_is_written_leaves_none(tmp_path: Path) -> None:
+    async def one() -> None:
+        client = model(tmp_path)
+        task = asyncio.create_task(client.complete(PROMPT))
+        while not list((tmp_path / "requests").iterdir()) and not task.done():
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    for _ in range(20):
+        asyncio.run(one())
+        assert not list((tmp_path / "requests").iterdir())
+
+
 def test_a_wrong_configuration_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"options\.folder of files; allowed: str; it must be given"):
         build_model("files", "person", ledger=Ledger(None))

@@ -149,10 +149,14 @@ class EngineActor:
         with self._recording():
             self._engine.stop(reason)
 
-    async def reserve(self, worker: str, name: str, dollars: float, tokens: int) -> str:
+    async def life(self, worker: str) -> int:
+        """See `evo.cluster.spending.Spending.life`."""
+        return self._spending.life(worker)
+
+    async def reserve(self, worker: str, life: int, name: str, dollars: float, tokens: int) -> str:
         """See `evo.cluster.spending.Spending.reserve`."""
         with self._recording(ring=False):
-            return await self._spending.reserve(worker, name, dollars, tokens)
+            return await self._spending.reserve(worker, life, name, dollars, tokens)
 
     async def settle(self, name: str, dollars: float, tokens: int) -> None:
         """See `evo.cluster.spending.Spending.settle`."""

@@ -47,7 +47,8 @@ class ProposerActor:
         """
         self._engine = engine
         self._in_hand = spec.config.cluster.requests_in_hand
-        account = SharedAccount(engine, self._name, spec.config.budget.dollars)
+        life: int = await engine.life.remote(self._name)
+        account = SharedAccount(engine, self._name, life, spec.config.budget.dollars)
         operators = build_operators(spec.config, account, lambda section: SharedLimiter(engine, endpoint_of(section)))
         heartbeat = asyncio.create_task(self._beat(spec.config.search.lease_s / 3))
         try:

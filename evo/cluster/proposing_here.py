@@ -60,7 +60,7 @@ class StoredAccount:
     async def reserve(self, dollars: float, tokens: int) -> _Reserved:
         """See `operators.models.ledger.Account.reserve`."""
         name = new_ticket()
-        refusal = await self._spending.reserve(_WORKER, name, dollars, tokens)
+        refusal = await self._spending.reserve(_WORKER, 0, name, dollars, tokens)
         if refusal:
             raise SpendLimitError(refusal)
         return _Reserved(self._spending, name, dollars, tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from evo.errors import SpendLimitError
 from evo.records import Spent
 from operators.models.ledger import Held, Ledger
 from operators.models.limits import Bucket, new_ticket
+
+_GONE = "whoever asked has gone"
 
 
 def endpoint_of(section: ModelSection) -> str:
@@ -56,18 +59,26 @@ class Spending:
         self._buckets = buckets_of(config)
         self._held: dict[str, tuple[str, Held]] = {}
         self._waiting: dict[str, str] = {}
+        self._lives: Counter[str] = Counter()
 
-    async def reserve(self, worker: str, name: str, dollars: float, tokens: int) -> str:
+    def life(self, worker: str) -> int:
+        """How often a worker was lost before: whoever works under its name now says so with every reservation."""
+        return self._lives[worker]
+
+    async def reserve(self, worker: str, life: int, name: str, dollars: float, tokens: int) -> str:
         """Holds money and tokens, waiting while requests in flight stand in the way.
 
         Args:
             worker: Who asks.
+            life: See `life`. A call of a dead worker may arrive after its death is known, and nobody would ever settle it.
             name: Of this reservation alone.
             dollars, tokens: The most that the request can cost.
 
         Returns:
             Empty, or why nothing is held.
         """
+        if life != self._lives[worker]:
+            return _GONE
         self._waiting[name] = worker
         try:
             held = await self._ledger.reserve(dollars, tokens)
@@ -77,7 +88,7 @@ class Spending:
             still_wanted = self._waiting.pop(name, None) is not None
         if not still_wanted:
             held.settle(0.0, 0)
-            return "whoever asked has gone"
+            return _GONE
         self._held[name] = (worker, held)
         self._update()
         return ""
@@ -91,6 +102,7 @@ class Spending:
 
     def lost(self, worker: str) -> None:
         """A proposer died: what it held may have been billed, and counts as spent."""
+        self._lives[worker] += 1
         self._waiting = {name: holder for name, holder in self._waiting.items() if holder != worker}
         for name in [name for name, (holder, _) in self._held.items() if holder == worker]:
             self._held.pop(name)[1].lose()
@@ -132,12 +144,14 @@ class SharedAccount:
     Args:
         engine: Handle of the `EngineActor`.
         worker: Who asks.
+        life: See `Spending.life`.
         cap: The limit in dollars.
     """
 
-    def __init__(self, engine: Any, worker: str, cap: float | None) -> None:
+    def __init__(self, engine: Any, worker: str, life: int, cap: float | None) -> None:
         self._engine = engine
         self._worker = worker
+        self._life = life
         self._cap = cap
 
     @property
@@ -149,7 +163,7 @@ class SharedAccount:
         """See `operators.models.ledger.Account.reserve`."""
         name = new_ticket()
         try:
-            refusal: str = await self._engine.reserve.remote(self._worker, name, dollars, tokens)
+            refusal: str = await self._engine.reserve.remote(self._worker, self._life, name, dollars, tokens)
         except asyncio.CancelledError:
             self._engine.settle.remote(name, 0.0, 0)  # the call itself goes on over there
             raise

@@ -39,7 +39,7 @@ def test_200_requests_of_four_proposers_never_overrun_and_are_recorded_before_th
 
     async def one(number: int) -> bool:
         name = str(number)
-        if await spending.reserve(f"proposer-{number % 4}", name, 0.05, 300):
+        if await spending.reserve(f"proposer-{number % 4}", 0, name, 0.05, 300):
             return False
         in_flight[0] += 0.05
         assert committed.all[-1][0] >= in_flight[0] - 1e-9
@@ -61,10 +61,10 @@ def test_a_dead_proposers_money_is_gone_and_its_waiting_requests_take_none() -> 
     async def scenario() -> None:
         committed = Committed()
         spending = Spending(config(dollars=1.0), Spent(dollars=0.1, held_dollars=0.1), committed)
-        assert await spending.reserve("a", "in flight", 0.4, 10) == ""
-        assert await spending.reserve("b", "other", 0.3, 10) == ""
-        waiting = asyncio.create_task(spending.reserve("a", "waiting", 0.2, 10))
-        living = asyncio.create_task(spending.reserve("b", "living", 0.2, 10))
+        assert await spending.reserve("a", 0, "in flight", 0.4, 10) == ""
+        assert await spending.reserve("b", 0, "other", 0.3, 10) == ""
+        waiting = asyncio.create_task(spending.reserve("a", 0, "waiting", 0.2, 10))
+        living = asyncio.create_task(spending.reserve("b", 0, "living", 0.2, 10))
         await asyncio.sleep(0)
         spending.lost("a")
         spending.settle("other", 0.0, 0)
@@ -72,7 +72,21 @@ def test_a_dead_proposers_money_is_gone_and_its_waiting_requests_take_none() -> 
         assert await living == ""
         assert committed.all[-1] == (pytest.approx(0.1 + 0.1 + 0.4 + 0.2), 20)
         spending.settle("in flight", 0.0, 0)
-        assert "$0.4000 is left" in await spending.reserve("b", "too much", 0.5, 10)
+        assert "$0.4000 is left" in await spending.reserve("b", 0, "too much", 0.5, 10)
+
+    asyncio.run(scenario())
+
+
+def test_a_call_of_a_dead_proposer_that_arrives_late_holds_nothing_and_its_successor_is_served() -> None:
+    async def scenario() -> None:
+        committed = Committed()
+        spending = Spending(config(dollars=1.0), Spent(), committed)
+        life = spending.life("a")
+        spending.lost("a")
+        assert "gone" in await spending.reserve("a", life, "late", 0.9, 10)
+        assert committed.all == []
+        # Were the late one held, nobody would settle it, and this one would wait for ever.
+        assert await asyncio.wait_for(spending.reserve("a", spending.life("a"), "of the next life", 0.9, 10), 5) == ""
 
     asyncio.run(scenario())
 
@@ -80,13 +94,13 @@ def test_a_dead_proposers_money_is_gone_and_its_waiting_requests_take_none() -> 
 def test_who_gives_up_waiting_takes_no_money() -> None:
     async def scenario() -> None:
         spending = Spending(config(dollars=1.0), Spent(), Committed())
-        assert await spending.reserve("a", "first", 0.9, 10) == ""
-        waiting = asyncio.create_task(spending.reserve("a", "second", 0.5, 10))
+        assert await spending.reserve("a", 0, "first", 0.9, 10) == ""
+        waiting = asyncio.create_task(spending.reserve("a", 0, "second", 0.5, 10))
         await asyncio.sleep(0)
         spending.settle("second", 0.0, 0)
         spending.settle("first", 0.1, 10)
         assert "gone" in await waiting
-        assert await spending.reserve("a", "third", 0.9, 10) == ""
+        assert await spending.reserve("a", 0, "third", 0.9, 10) == ""
 
     asyncio.run(scenario())
 

@@ -424,6 +424,8 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker_lost"
     QUARANTINED = "quarantined"
     """A device is used no more; of no task, the reason names it."""
+    CLUSTER = "cluster"
+    """A node, a worker or a device came, went or failed; of no task, the reason tells what happened and what was done."""
     PROPOSED = "proposed"
     EVALUATED = "evaluated"
     """A session on one of two machines that work alternately ended, and what it added goes to the other one; of no task."""

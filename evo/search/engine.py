@@ -164,6 +164,13 @@ class Engine:
                         leases.append(self._book.lease(verify_item(state, note), name, device))
         return tuple(leases)
 
+    def lease_again(self, token: str) -> Lease | None:
+        """Another lease of an evaluation that is out, because its holder is slow; the first verdict counts. None if it is not out."""
+        lease = self._book.leases.get(token)
+        if lease is None or self._stopped or self.failure is not None:
+            return None
+        return self._book.lease(lease.item, lease.task, self._book.device_of(token))
+
     def renew(self, work: Iterable[str | int]) -> tuple[bool, ...]:
         """Extends leases (by token) and proposals (by number); False for those that are not out any more."""
         return tuple(self._book.renew(item) for item in work)
@@ -202,9 +209,12 @@ class Engine:
                     f"lease {token}: given a verdict on {evaluation.variant_id}, not on {lease.item.variant.variant_id}"
                 )
         for token, evaluation in verdicts:
+            rivals = self._book.others(token) if token in self._book.leases else ()
             lease = self._book.close(token)
             # Judged beside nothing, while another module became the baseline: it is handed out again, to be compared with that.
             outdated = lease is not None and self._outdated(lease, evaluation)
+            for rival in () if outdated else rivals:
+                self._book.close(rival)
             fresh.append(lease is not None and not outdated)
             if lease is not None and not outdated:
                 purpose = Purpose.VERIFY if lease.item.effort is Effort.VERIFY else Purpose.SEARCH
@@ -226,10 +236,10 @@ class Engine:
         """
         if isinstance(work, int):
             return self._lost_proposal(work, reason)
-        device = self._book.device_of(work) if work in self._book.leases else ""
-        lease = self._book.close(work)
-        if lease is None:
+        if work not in self._book.leases:
             return False
+        device, rivals, lease = self._book.device_of(work), self._book.others(work), self._book.leases[work]
+        self._book.close(work)
         variant_id, limit = lease.item.variant.variant_id, self._settings.max_attempts
         state = self._ledger.states[lease.task]
         request = state.archive[variant_id].request
@@ -247,6 +257,8 @@ class Engine:
                 signature="evaluator killed",
             )
             entries.append(EvaluationEntry(lease.item.number, Purpose.VERIFY if verify else Purpose.SEARCH, verdict))
+            for rival in rivals:
+                self._book.close(rival)
         self._ledger.commit(entries)
         return True
 
@@ -261,6 +273,10 @@ class Engine:
     def quarantine(self, reason: str) -> None:
         """Records that a device is used no more, and why."""
         self._ledger.commit([Event(EventKind.QUARANTINED, "", 0, "", "", reason)])
+
+    def note(self, happened: str) -> None:
+        """Records what happened to the cluster, for whoever asks later how the run went."""
+        self._ledger.commit([Event(EventKind.CLUSTER, "", 0, "", "", happened)])
 
     # ---- the run
 
@@ -289,6 +305,11 @@ class Engine:
         if not self._failures or (waits and not self._stopped and self._ledger.meter.time_is_up is None):
             return None
         return TaskErrors.of(self._failures)
+
+    @property
+    def device(self) -> str:
+        """The device model that recorded verdicts are of; empty while there are none. Verdicts of two do not compare."""
+        return self._ledger.device
 
     @property
     def spent(self) -> Spent:

@@ -37,7 +37,7 @@ class LeaseBook:
 
     def __init__(self, epoch: int, lease_s: float, clock: Callable[[], float]) -> None:
         self.leases: dict[str, Lease] = {}
-        self._work: dict[tuple[int, Effort], str] = {}
+        self._work: dict[tuple[int, Effort], list[str]] = {}
         self.loans: set[int] = set()
         self._devices: dict[str, str] = {}
         self._variants: dict[str, str] = {}
@@ -50,11 +50,11 @@ class LeaseBook:
         self._clock = clock
 
     def lease(self, item: WorkItem, task: str, device: str) -> Lease:
-        """Hands out an evaluation."""
+        """Hands out an evaluation; again where a holder is slow, and then the first verdict counts."""
         self._issued += 1
         lease = Lease(f"{self._epoch}.{self._issued}", item, task)
         self.leases[lease.token] = lease
-        self._work[item.number, item.effort] = lease.token
+        self._work.setdefault((item.number, item.effort), []).append(lease.token)
         self._devices[lease.token] = device
         self._variants[lease.token] = variant_id = item.variant.variant_id
         self._tokens[variant_id] = lease.token
@@ -80,14 +80,28 @@ class LeaseBook:
             self.loans.discard(work)
             return None
         self._devices.pop(work, None)
-        for key in [key for key, token in self._reserved.items() if token == work]:
-            del self._reserved[key]
         lease = self.leases.pop(work, None)
+        heirs: list[str] = []
         if lease is not None:
-            del self._work[lease.item.number, lease.item.effort]
+            key = (lease.item.number, lease.item.effort)
+            heirs = self._work[key]
+            heirs.remove(work)
+            if not heirs:
+                del self._work[key]
             if self._tokens.get(variant_id := self._variants.pop(lease.token)) == lease.token:
                 del self._tokens[variant_id]
+                if heirs:
+                    self._tokens[variant_id] = heirs[-1]
+        for plan in [plan for plan, token in self._reserved.items() if token == work]:
+            del self._reserved[plan]
+            if heirs:  # somebody else measures this plan for the same variant
+                self._reserved[plan] = heirs[-1]
         return lease
+
+    def others(self, token: str) -> tuple[str, ...]:
+        """Further live leases of the same evaluation."""
+        lease = self.leases[token]
+        return tuple(other for other in self._work[lease.item.number, lease.item.effort] if other != token)
 
     def overdue(self) -> tuple[str | int, ...]:
         """Work that was not renewed in time."""
@@ -100,8 +114,8 @@ class LeaseBook:
         if token is None:
             return None
         key = (self.leases[token].task, self._devices[token], plan_hash)
-        holder = self._reserved.setdefault(key, token)
-        return None if holder == token else self._variants[holder]
+        holder = self._variants[self._reserved.setdefault(key, token)]
+        return None if holder == variant_id else holder
 
     def is_leased(self, number: int, effort: Effort) -> bool:
         """Somebody is doing this evaluation."""

@@ -16,8 +16,8 @@ from evo.search.setup import OperatorInfo, TaskSetup
 from evo.search.state import TaskState
 from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 
-_OF_NO_TASK = frozenset({EventKind.STOPPED, EventKind.PROPOSED, EventKind.EVALUATED})
-"""Ends of sessions, which change nothing."""
+_OF_NO_TASK = frozenset({EventKind.STOPPED, EventKind.PROPOSED, EventKind.EVALUATED, EventKind.CLUSTER})
+"""Ends of sessions and what happened to the cluster, which change nothing."""
 
 
 class Ledger:
@@ -46,6 +46,7 @@ class Ledger:
         self.meter = Meter(budget, clock)
         self.epoch = 0
         self.next_number = 0
+        self.device = ""
         self.seed = seed
         self.operators = tuple(operators)
         self._store = store
@@ -147,6 +148,7 @@ class Ledger:
         elif isinstance(entry, EvaluationEntry):
             self.meter.evaluations += entry.purpose is Purpose.SEARCH
             self.meter.gpu_s += entry.evaluation.gpu_s
+            self.device = self.device or entry.evaluation.device
             self._known(self._tasks[entry.number]).apply_evaluation(entry)
 
     def _event(self, event: Event) -> None:

@@ -6,12 +6,14 @@
     │   ├── TaskError               a task file, its reference or its starting kernels
     │   │   └── TaskErrors          several of them
     │   ├── StoreError              a population store
+    │   │   ├── StoreMissingError   there is none
     │   │   ├── StoreInUseError     another run owns it
     │   │   ├── StoreVersionError   written by a newer schema, or not one of ours
     │   │   └── StoreFullError      the disk is full
     │   └── BundleError             a part of a population store that was carried here from another machine
     ├── DeviceError                 no such device, or it failed its health check
-    │   └── BadDeviceError          it failed its health check twice: it is not to be used again
+    │   ├── BadDeviceError          it failed its health check twice: it is not to be used again
+    │   └── OtherDeviceError        it works, but is of another model than the one that the run optimises for
     ├── PlanError                   a launch plan that is malformed or hostile (becomes an Evaluation)
     ├── ModelError                  a language-model endpoint (a failed proposal)
     │   └── SpendLimitError         ends the run: no money is left
@@ -82,6 +84,10 @@ class StoreError(InputError):
     """A population store cannot be used as asked."""
 
 
+class StoreMissingError(StoreError):
+    """There is no population store at that place."""
+
+
 class StoreInUseError(StoreError):
     """Another live run owns the store."""
 
@@ -104,6 +110,10 @@ class DeviceError(TritonEvolveError):
 
 class BadDeviceError(DeviceError):
     """A device failed its health check twice in a row; the message names it and says what is wrong. A run uses it no more."""
+
+
+class OtherDeviceError(DeviceError):
+    """A device is of another model than the one that the run optimises for; figures of two models do not compare."""
 
 
 class PlanError(TritonEvolveError):

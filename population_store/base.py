@@ -123,14 +123,15 @@ class PopulationStore(ABC):
         """Opens a store.
 
         Args:
-            url: ``path/to/file.sqlite``, ``sqlite:///…`` or another SQLAlchemy URL.
+            url: ``path/to/file.sqlite``, ``sqlite:///…`` or the URL of another backend.
             write: Take ownership, migrating an older schema.
             header: Create the store for this run; it must not exist yet. Without it the store must exist.
 
         Raises:
             StoreInUseError: Another process owns it.
             StoreVersionError: Its schema is newer, or it is no population store.
-            StoreError: Missing, already existing, or not writable.
+            StoreMissingError: There is none.
+            StoreError: Already existing, or not writable.
         """
 
     @property

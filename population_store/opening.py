@@ -12,18 +12,24 @@ ENTRY_POINTS = "triton_evolve.stores"
 """Entry-point group of further backends: URL scheme → a `PopulationStore` class."""
 
 
+FORMS = ("path/to/file.sqlite", "sqlite:///path/to/file.sqlite", "postgresql+psycopg://user@host/database")
+"""URLs of the backends that are built in."""
+
+
 def open_store(url: str, *, write: bool = False, header: RunHeader | None = None) -> PopulationStore:
     """Opens the store at a URL with the backend of its scheme; a plain path is a SQLite file.
 
     Args:
-        url: ``path/to/file.sqlite``, ``sqlite:///path/to/file.sqlite``, or a URL of an installed backend.
+        url: ``path/to/file.sqlite``, ``sqlite:///path/to/file.sqlite``, ``postgresql+psycopg://user@host/database?schema=NAME``, or a URL
+            of an installed backend.
         write: Take ownership, migrating an older schema.
         header: Create the store for this run (and own it); it must not exist yet. Without it the store must exist.
 
     Raises:
         StoreInUseError: Another process owns it.
         StoreVersionError: Its schema is newer, or it is no population store.
-        StoreError: Missing, already existing, not writable, or no backend for its scheme.
+        StoreMissingError: There is none.
+        StoreError: Already existing, not writable, or no backend for its scheme.
     """
     return _backend(url).open(url, write=write, header=header)
 
@@ -32,12 +38,16 @@ def _backend(url: str) -> type[PopulationStore]:
     match = re.match(r"([a-z][a-z0-9]*)(\+[a-z0-9]+)?://", url, re.IGNORECASE)
     scheme = "sqlite" if match is None else match[1].lower()
     if scheme == "sqlite":
-        from population_store.sql import SqlStore
+        from population_store.sqlite import SqliteStore
 
-        return SqlStore
+        return SqliteStore
+    if scheme == "postgresql":
+        from population_store.postgresql import PostgresqlStore
+
+        return PostgresqlStore
     installed = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
     if scheme not in installed:
-        allowed = ["path/to/file.sqlite", "sqlite:///path/to/file.sqlite", *(f"{name}://…" for name in sorted(installed))]
+        allowed = [*FORMS, *(f"{name}://…" for name in sorted(installed))]
         raise StoreError("population store", given=url, allowed=allowed)
     backend: type[PopulationStore] = installed[scheme].load()
     return backend

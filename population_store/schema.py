@@ -8,6 +8,7 @@ journal and changed in the same transaction: `requests.state` and `standings`.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from sqlalchemy import (
@@ -56,6 +57,24 @@ class JsonText(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
+class WithoutNul(TypeDecorator[str]):
+    """Text of PostgreSQL, which refuses NUL characters: those are escaped, and come back unchanged."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """The text with escapes."""
+        return None if value is None else value.replace("\\", "\\\\").replace("\0", "\\0")
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Inverse of `process_bind_param`."""
+        return None if value is None else re.sub(r"\\([\\0])", lambda found: "\0" if found[1] == "0" else "\\", value)
+
+
+AnyText = Text().with_variant(WithoutNul(), "postgresql")
+"""Names that anybody may have made up."""
+
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -74,12 +93,12 @@ run = Table(
     "run",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("name", Text, nullable=False),
+    Column("name", AnyText, nullable=False),
     Column("seed", JsonText, nullable=False),  # any size of integer
-    Column("config", Text, nullable=False),
-    Column("tasks", Text, nullable=False),
-    Column("versions", Text, nullable=False),
-    Column("created", Text, nullable=False),
+    Column("config", AnyText, nullable=False),
+    Column("tasks", AnyText, nullable=False),
+    Column("versions", AnyText, nullable=False),
+    Column("created", AnyText, nullable=False),
 )
 """One row: the run's header."""
 
@@ -104,12 +123,12 @@ requests = Table(
     metadata,
     _sequence(),
     Column("number", BigInt, nullable=False),
-    Column("task", Text, nullable=False),
+    Column("task", AnyText, nullable=False),
     Column("island", Integer, nullable=False),
-    Column("lineage", Text, nullable=False),
-    Column("operator", Text, nullable=False),
+    Column("lineage", AnyText, nullable=False),
+    Column("operator", AnyText, nullable=False),
     Column("parents", JsonText, nullable=False),
-    Column("model", Text, nullable=False),  # empty: the operator asks none
+    Column("model", AnyText, nullable=False),  # empty: the operator asks none
     Column("state", String(32), nullable=False),  # pending, no_proposal or the status of the search evaluation
     UniqueConstraint("number"),
     Index(None, "task", "state"),
@@ -119,7 +138,7 @@ variants = Table(
     "variants",
     metadata,
     Column("variant_id", String(24), primary_key=True),
-    Column("task", Text, nullable=False),
+    Column("task", AnyText, nullable=False),
     Column("source", JsonText, nullable=False),
 )
 """Each module once, whoever proposed it and however often."""
@@ -142,10 +161,10 @@ exchanges = Table(
     metadata,
     Column("seq", BigInt, ForeignKey(outcomes.c.seq), primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
-    Column("model", Text, nullable=False),
-    Column("prompt_hash", Text, nullable=False),
-    Column("template_hash", Text, nullable=False),
-    Column("stop_reason", Text, nullable=False),
+    Column("model", AnyText, nullable=False),
+    Column("prompt_hash", AnyText, nullable=False),
+    Column("template_hash", AnyText, nullable=False),
+    Column("stop_reason", AnyText, nullable=False),
     Column("dollars", Double, nullable=False),
     Column("record", JsonText, nullable=False),
     sqlite_with_rowid=False,
@@ -157,12 +176,12 @@ evaluations = Table(
     _sequence(),
     Column("number", BigInt, ForeignKey(requests.c.number), nullable=False),
     Column("purpose", String(16), nullable=False),
-    Column("task", Text, nullable=False),
+    Column("task", AnyText, nullable=False),
     Column("variant_id", String(24), ForeignKey(variants.c.variant_id), nullable=False),
     Column("status", String(32), nullable=False),
     Column("stage", String(16), nullable=False),
-    Column("device", Text, nullable=False),
-    Column("plan_hash", Text, nullable=False),
+    Column("device", AnyText, nullable=False),
+    Column("plan_hash", AnyText, nullable=False),
     Column("fitness", Double, nullable=False),
     Column("record", JsonText, nullable=False),
     UniqueConstraint("number", "purpose"),
@@ -177,7 +196,7 @@ trials = Table(
     metadata,
     Column("seq", BigInt, ForeignKey(evaluations.c.seq), primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
-    Column("case", Text, nullable=False),
+    Column("case", AnyText, nullable=False),
     Column("status", String(32), nullable=False),
     Column("latency_us", Double),
     Column("record", JsonText, nullable=False),
@@ -190,7 +209,7 @@ tried = Table(
     _sequence(),
     Column("number", BigInt, ForeignKey(requests.c.number), nullable=False),
     Column("position", BigInt, nullable=False),
-    Column("device", Text, nullable=False),
+    Column("device", AnyText, nullable=False),
     Column("record", JsonText, nullable=False),
     UniqueConstraint("number", "position"),
 )
@@ -201,10 +220,10 @@ events = Table(
     metadata,
     _sequence(),
     Column("kind", String(32), nullable=False),
-    Column("task", Text, nullable=False),
+    Column("task", AnyText, nullable=False),
     Column("island", Integer, nullable=False),
-    Column("lineage", Text, nullable=False),
-    Column("variant_id", Text, nullable=False),  # may be empty
+    Column("lineage", AnyText, nullable=False),
+    Column("variant_id", AnyText, nullable=False),  # may be empty
     Column("reason", JsonText, nullable=False),
 )
 
@@ -212,7 +231,7 @@ standings = Table(
     "standings",
     metadata,
     Column("variant_id", String(24), ForeignKey(variants.c.variant_id), primary_key=True),
-    Column("task", Text, nullable=False),
+    Column("task", AnyText, nullable=False),
     Column("search_seq", BigInt),
     Column("search_fitness", Double, nullable=False),  # 0: never passed
     Column("verify_seq", BigInt),

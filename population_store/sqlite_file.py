@@ -15,7 +15,8 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 
-from evo.errors import StoreError, StoreFullError, StoreInUseError, StoreVersionError
+from evo.errors import StoreError, StoreFullError, StoreInUseError
+from population_store.versioning import not_a_store
 
 BUSY_TIMEOUT_S = 10.0
 """Only recovery after a crash, or somebody's own SQL shell, can hold a lock that one of us waits for."""
@@ -114,7 +115,7 @@ def _meaning(path: Path, error: sqlite3.Error) -> Exception:
     if code == sqlite3.SQLITE_FULL or extended == sqlite3.SQLITE_IOERR_SHMSIZE:
         return _full(path)
     if code == sqlite3.SQLITE_NOTADB:
-        return not_a_store(path)
+        return not_a_store(str(path))
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreInUseError(f"{path}: another program holds a lock on it", action="close it, then try again")
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
@@ -133,8 +134,3 @@ def _damaged(path: Path, error: Exception) -> StoreError:
 def _full(path: Path) -> StoreFullError:
     action = "free some space, then go on (`triton-evolve resume`, or the same `tune`); everything recorded before is kept"
     return StoreFullError(f"{path}: the disk is full", action=action)
-
-
-def not_a_store(path: Path) -> StoreVersionError:
-    """The error for a file that something else wrote."""
-    return StoreVersionError(f"{path}: not a population store", action="name a store made by `triton-evolve run`")

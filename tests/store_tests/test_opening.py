@@ -36,7 +36,6 @@ def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     "url",
     [
         "mysql://host/db",
-        "postgresql+psycopg://host/db",
         "sqlite://",
         "sqlite:///",
         "sqlite://host/run.sqlite",
@@ -51,8 +50,8 @@ def test_a_url_that_no_backend_takes_says_what_is_allowed(url: str) -> None:
 
 def test_an_installed_backend_is_found_by_its_scheme(tmp_path: Path) -> None:
     (tmp_path / "their_store.py").write_text(
-        "from population_store.sql import SqlStore\n"
-        "class TheirStore(SqlStore):\n"
+        "from population_store.sqlite import SqliteStore\n"
+        "class TheirStore(SqliteStore):\n"
         "    @classmethod\n"
         "    def open(cls, url, **options):\n"
         "        return super().open(url.removeprefix('theirs://'), **options)\n"

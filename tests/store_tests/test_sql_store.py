@@ -27,7 +27,7 @@ from population_store.base import PopulationStore, RunHeader
 from population_store.contract import samples
 from population_store.contract.fixtures import child_environment
 from population_store.opening import open_store
-from population_store.sql import SqlStore
+from population_store.sqlite import SqliteStore
 from population_store.sqlite_file import writing_engine
 
 
@@ -315,4 +315,4 @@ class TestSettings:
     def test_directories_above_a_new_store_are_made(self, tmp_path: Path) -> None:
         path = tmp_path / "a" / "b" / "run.sqlite"
         new_store(path).close()
-        assert isinstance(open_store(str(path)), SqlStore)
+        assert isinstance(open_store(str(path)), SqliteStore)

@@ -118,7 +118,7 @@ _CREATE = """
 import sys
 from population_store.contract import samples
 from population_store.opening import open_store
-import population_store.sql
+import population_store.sqlite
 print("creating", flush=True)
 open_store(sys.argv[1], header=samples.HEADER)
 """

@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import platform
 import re
+import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,6 +75,7 @@ def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
     place = absolute_store(where) if where else str(_free_path(config.name))
     if "://" not in place and Path(place).exists():
         raise StoreError(place, action="exists already: go on with it by `triton-evolve resume`, or give another --store")
+    _check_place(place)
     check_quickly(config, str(path))
     from evo.commands.seeding import with_seeds
 
@@ -303,6 +305,24 @@ def check_unchanged(tasks: Mapping[str, Task], recorded: Mapping[str, str]) -> N
 def absolute_store(store: str) -> str:
     """A path made absolute, a URL as it is."""
     return store if "://" in store else str(Path(store).expanduser().resolve())
+
+
+def _check_place(store: str) -> None:
+    """Refuses a file that cannot be made before minutes went into starting.
+
+    Raises:
+        StoreError: It cannot.
+    """
+    if "://" in store and not store.startswith("sqlite:///"):
+        return
+    from population_store.sqlite_file import clear_errors, path_of
+
+    path = path_of(store)
+    with clear_errors(path):
+        folder = next(
+            parent for parent in path.parents if parent.exists()
+        )  # nothing is made before all else is known to be right
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 def _free_path(name: str) -> Path:

@@ -151,6 +151,14 @@ def test_a_store_that_exists_is_not_overwritten(call: Call, tmp_path: Path) -> N
     assert Path(store).read_text() == "precious"
 
 
+@pytest.mark.parametrize("place", ["/proc/none/run.sqlite", "sqlite:////proc/none/run.sqlite", "file/run.sqlite"])
+def test_a_store_that_cannot_be_made_is_refused_before_anything_starts(call: Call, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    answer = call("run", str(ROOT / "configs/quickstart.yaml"), "--store", place)
+    refused(answer, "/run.sqlite", "choose a store in a directory you may write to")
+    assert "starting" not in answer[1]
+
+
 @pytest.mark.parametrize("command", [["resume"], ["status"], ["export", "--out", "front"]])
 def test_a_store_that_is_missing_or_none_is_refused(call: Call, tmp_path: Path, command: list[str]) -> None:
     refused(call(command[0], "absent.sqlite", *command[1:]), "absent.sqlite")

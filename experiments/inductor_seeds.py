@@ -33,10 +33,10 @@ from evo.knobs import read_knobs
 from evo.records import Configuration, Failure
 from evo.seeding import child
 from evo.seeding.graphs import NotCompilable
+from evo.suites.kernelbench_problems import ENTRY, Problem, find_problem, read_problem
 from evo.tasks.base import Task, TensorSpec, Tolerance
 from evo.tasks.draws import Draw, Variation
 from evo.tracing.workbench import Job, Workbench
-from experiments.suites.kernelbench import ENTRY, Problem, find_problem, read_problem
 from operators.inductor import Entry, NotApplicableError, seed_module
 
 TARGET = "cuda:90"

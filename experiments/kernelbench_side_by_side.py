@@ -35,12 +35,12 @@ from evo.evaluation.base import Baseline, Evaluator, WorkItem
 from evo.evaluation.building import build_evaluator
 from evo.evaluation.settings import EvaluationSettings
 from evo.records import Evaluation, Status, Variant
+from evo.suites.kernelbench_problems import find_problem, task_file
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tasks.loading import load_task
 from experiments.kernelbench.asking import Late, Theirs
 from experiments.kernelbench.candidates import CANDIDATES, SMALL, Candidate, as_model
 from experiments.kernelbench.page import side_by_side_page, side_by_side_text
-from experiments.suites.kernelbench import find_problem, task_file
 
 T = TypeVar("T")
 LEVEL = 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.suites.kernelbench import Constants
+from evo.suites.kernelbench_problems import Constants
 
 HERE = Path(__file__).parent
 

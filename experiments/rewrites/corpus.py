@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.suites.tritonbench import SEPARATOR
+from evo.suites.tritonbench_files import SEPARATOR
 from operators.rewrite.name_arguments import NameArguments
 from operators.rewriting import offers
 

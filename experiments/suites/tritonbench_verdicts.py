@@ -23,8 +23,8 @@ from evo.commands.measured import described
 from evo.errors import TaskError
 from evo.knobs import read_knobs
 from evo.records import Configuration, Failure, Status
+from evo.suites.tritonbench_files import Called, Recorded, Recording, read_file, suite_files
 from evo.tracing.workbench import Job, Workbench
-from experiments.suites.tritonbench import Called, Recorded, Recording, read_file, suite_files
 
 VERDICTS = ("failed", "refused", "hosted", "unread", "replayed")
 """From worst to best."""

@@ -11,11 +11,11 @@ import torch
 
 from evo.knobs import read_knobs
 from evo.records import Configuration
+from evo.suites.tritonbench_files import Recording, read_file, suite_files
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tracing.plan import LaunchPlan
 from evo.tracing.tracer import Tracer
 from evo.tracing.workbench import Job, Prepared, Workbench
-from experiments.suites.tritonbench import Recording, read_file, suite_files
 from operators.knobs import expose
 from tests.evo_tests.awkward_kernels import TASKS, source_of
 from tests.operators_tests.launch_ways import HEAD, KERNEL, WAYS

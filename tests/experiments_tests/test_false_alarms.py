@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from evo.errors import TaskError
+from evo.suites.tritonbench_files import SEPARATOR, read_file, suite_files
 from evo.tasks.loading import load_task, starting_sources
 from experiments import false_alarms as script
-from experiments.suites.tritonbench import SEPARATOR, read_file, suite_files
 from experiments.suites.tritonbench_verdicts import count_verdicts, verdicts_page
 
 KERNELS = """

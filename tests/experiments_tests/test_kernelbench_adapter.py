@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from evo.errors import TaskError
+from evo.suites.kernelbench_problems import find_problem, problem_task, read_problem, task_file
 from evo.tasks.base import TensorSpec
 from evo.tasks.inputs import make_inputs
 from evo.tasks.loading import load_task
-from experiments.suites.kernelbench import find_problem, problem_task, read_problem, task_file
 
 NORM = """
 import torch

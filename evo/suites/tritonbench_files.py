@@ -104,14 +104,14 @@ class Recording:
 
     def __init__(self, target: str) -> None:
         self._target = target
-        preload = ("experiments.suites.tritonbench_calls",)
+        preload = ("evo.suites.recording_child",)
         self._server = ForkServer("record", Limits(cpu_s=int(RECORDING_S)), preload=preload)
 
     def calls(self, file: SuiteFile) -> Recorded:
         """What the file's test calls. Never raises for a bad file."""
         request = {"source": file.kernels, "driver": file.test, "target": self._target}
         try:
-            answer = self._server.call("experiments.suites.tritonbench_calls:record", request, deadline_s=RECORDING_S)
+            answer = self._server.call("evo.suites.recording_child:record", request, deadline_s=RECORDING_S)
         except WorkerDied as error:
             return Recorded((), (), "", str(error))
         return _read_answer(file, answer)

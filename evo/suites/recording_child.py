@@ -18,11 +18,11 @@ from torch.overrides import TorchFunctionMode
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
+from evo.suites.entries import Made, Text, Unread, specification
 from evo.tracing.facade import fake_cuda
 from evo.tracing.recorder import Recording
 from evo.tracing.targets import TARGETS
 from evo.tracing.trace_child import describe, load_module
-from experiments.suites.tritonbench_entries import Made, Text, Unread, specification
 
 MAX_CALLS = 48
 """Different calls per file that are kept."""

@@ -27,8 +27,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from evo.errors import TaskError
+from evo.suites.recorded_inputs import Recorder
 from evo.tasks.base import Argument, Case, Task, TensorSpec, Tolerance
-from experiments.suites.recorded_inputs import Recorder
 
 ENTRY = "forward"
 """What every kernel module of such a task defines: a function of the inputs and then the model's parameters."""
@@ -140,17 +140,12 @@ def problem_task(path: Path, small: Sequence[Constants], starts: Sequence[str]) 
 
 def task_file(folder: Path, path: Path, small: Sequence[Constants], starts: Sequence[str]) -> Path:
     """Writes a task file for a problem, which `evo.tasks.loading.load_task`, and so every process of an evaluator, can read."""
-    root = Path(__file__).resolve().parents[2]
     text = f'''
         """Problem {path.name} of KernelBench as a task."""
 
-        import sys
         from pathlib import Path
 
-        if {str(root)!r} not in sys.path:
-            sys.path.append({str(root)!r})
-
-        from experiments.suites.kernelbench import problem_task
+        from evo.suites.kernelbench_problems import problem_task
 
         TASK = problem_task(Path({str(path.resolve())!r}), {[dict(item) for item in small]!r}, {list(starts)!r})
         '''

@@ -69,7 +69,9 @@ class ClusterSection(_Section):
     Attributes:
         address: A running Ray cluster (``auto`` or ``host:port``), on a host of which the run is started; None starts a local one.
         device: ``gpu``: one evaluator per GPU. ``cpu``: interpreted evaluators with modelled latencies. ``auto``: GPUs if there are any.
-        evaluators: How many; ``auto``: one per GPU, or without GPUs one per core but one.
+        evaluators: How many; ``auto``: one per GPU, or without GPUs one per core but one; also on nodes that join later.
+        device_model: The device model to optimise for where the cluster has several, as results name it (``NVIDIA H200``); None: that of
+            most GPUs. Evaluators of other models are not used.
         proposers: How many processes run operators.
         requests_in_hand: Requests that each of them works on at once; more for batches, with a larger `search.pending_limit`.
     """
@@ -79,6 +81,7 @@ class ClusterSection(_Section):
     evaluators: Annotated[
         Literal["auto"] | Annotated[int, Field(ge=1, le=10_000)], Field(description="auto, or a whole number from 1 to 10000")
     ] = "auto"
+    device_model: str | None = None
     proposers: Annotated[int, Field(ge=1, le=1_000)] = 1
     requests_in_hand: Annotated[int, Field(ge=1, le=10_000)] = 8
 

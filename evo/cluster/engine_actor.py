@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from evo.cluster.holdings import Holdings
 from evo.cluster.processes import die_with_parent, forget_keys
 from evo.cluster.setup import operator_infos, task_setups
 from evo.cluster.spec import Answer, RunSpec
@@ -38,11 +39,12 @@ class EngineActor:
         forget_keys(spec.config)
         self._spec = spec
         self._failure: Exception | None = None
-        self._leases: dict[str, dict[str, Lease]] = defaultdict(dict)
+        self._holdings = Holdings(time.monotonic)
         self._works: dict[str, set[int]] = defaultdict(set)
         self._blameless: deque[Lease] = deque()
         self._delivered: dict[str, int] = defaultdict(int)
-        self._lives: dict[str, int] = defaultdict(int)
+        self._dismissed: set[str] = set()
+        self._device = spec.config.cluster.device_model or ""
 
     async def open(self) -> Progress:
         """Opens the store (creating it where the spec has a header) and starts or resumes the engine.
@@ -86,19 +88,29 @@ class EngineActor:
         self._delivered[worker] += 1
 
     async def ask_evaluations(self, worker: str, count: int, device: str, wait_s: float) -> Answer[Lease]:
-        """Up to `count` evaluations to do, as soon as there is one; empty after `wait_s` seconds."""
+        """Up to `count` evaluations to do, as soon as there is one; empty after `wait_s` seconds.
+
+        Where nothing else is to do, one is handed out that somebody else has been at for very long; the first verdict counts.
+        An evaluator of another device model than the run's is refused: what two models take does not compare.
+        """
+        self._device = self._device or self._engine.device or device
+        if device != self._device:
+            return Answer(done=True, refused=f"this run optimises for {self._device}, this device is {device}")
 
         def take() -> Sequence[Lease]:
-            spare = [self._blameless.popleft() for _ in range(min(count, len(self._blameless)))]
+            spare = self._spare(count)
             leases = [*spare, *self._engine.ask_evaluations(count - len(spare), device)]
-            self._leases[worker].update({lease.token: lease for lease in leases})
+            if not leases:
+                again = map(self._engine.lease_again, self._holdings.slow(worker)[:1])
+                leases = [lease for lease in again if lease is not None]
+            self._holdings.give(worker, leases)
             return leases
 
         return await self._wait_for(worker, take, wait_s)
 
     async def tell_evaluation(self, worker: str, token: str, evaluation: Evaluation) -> bool:
         """Records a verdict; False where the lease had expired and the verdict is not needed."""
-        self._leases[worker].pop(token, None)
+        self._holdings.done(worker, token)
         with self._recording():
             accepted = self._engine.tell_evaluation(token, evaluation)
         self._delivered[worker] += 1
@@ -110,25 +122,35 @@ class EngineActor:
 
     async def renew(self, worker: str) -> None:
         """A sign of life: everything the worker holds stays its own for another lease."""
-        self._engine.renew([*self._leases[worker], *self._works[worker]])
+        self._engine.renew([*self._holdings.of(worker), *self._works[worker]])
 
     async def release(self, worker: str) -> None:
         """What a worker holds goes to others, and counts against nothing: the worker's device failed, not the work."""
-        self._blameless.extend(self._leases.pop(worker, {}).values())
+        self._blameless.extend(self._holdings.take(worker))
         self._ring()
 
+    async def dismiss(self, worker: str) -> None:
+        """A worker gets no more work: what it has in hand it still does, and then ends."""
+        self._dismissed.add(worker)
+        self._ring()
+
+    async def note(self, happened: str) -> None:
+        """Records what happened to the cluster."""
+        with self._recording(ring=False):
+            self._engine.note(happened)
+
     async def lost(self, worker: str, reason: str) -> int:
-        """Called when a worker died: what it held goes to others.
+        """Called when a worker died, whose name nobody has again: what it held goes to others.
 
         Work is done in the order it was handed out, so of an evaluator's leases only the first counts against its variant. (Of an
         evaluator with several at a time that one may be innocent; the guilty one then comes first next time.)
 
         Returns:
-            How many results the worker had delivered since it was last lost.
+            How many results the worker had delivered.
         """
-        self._lives[worker] += 1
+        self._dismissed.add(worker)  # it may only be out of reach, and ask again when it is back
         self._spending.lost(worker)
-        leases = list(self._leases.pop(worker, {}).values())
+        leases = self._holdings.take(worker)
         self._blameless.extend(leases[1:])
         with self._recording():
             for lease in leases[:1]:
@@ -142,7 +164,7 @@ class EngineActor:
         await self.release(worker)
         with self._recording():
             self._engine.quarantine(f"{worker}: {reason}")
-        self._lives[worker] += 1
+        self._dismissed.add(worker)
 
     async def stop(self, reason: str) -> None:
         """Hands out nothing more; results of work in hand are still recorded."""
@@ -201,13 +223,20 @@ class EngineActor:
         finally:
             self._store.close()
 
+    def _spare(self, count: int) -> list[Lease]:
+        """Up to so many leases that lost their holders and are still wanted."""
+        found: list[Lease] = []
+        while self._blameless and len(found) < count:
+            lease = self._blameless.popleft()
+            if all(self._engine.renew([lease.token])):
+                found.append(lease)
+        return found
+
     async def _wait_for(self, worker: str, take: Callable[[], Sequence[T]], wait_s: float) -> Answer[T]:
-        deadline, life = time.monotonic() + wait_s, self._lives[worker]
+        deadline = time.monotonic() + wait_s
         while True:
             bell = self._bell  # before looking, so that a change meanwhile is not missed
-            if self._lives[worker] != life:
-                return Answer()  # who asked is dead, and its successor of the same name would keep alive what it were given here
-            if self._failure is not None or self._engine.finished is not None:
+            if worker in self._dismissed or self._failure is not None or self._engine.finished is not None:
                 return Answer(done=True)
             with self._recording(ring=False):
                 items = take()

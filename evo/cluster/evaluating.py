@@ -13,6 +13,7 @@ from typing import Any
 from evo.cluster.processes import die_with_parent, forget_keys
 from evo.cluster.setup import load_tasks
 from evo.cluster.spec import RunSpec
+from evo.errors import OtherDeviceError
 from evo.evaluation.base import Evaluator
 from evo.registry import evaluator_factory
 from evo.search.leases import Lease
@@ -27,10 +28,10 @@ MAX_BATCH = 16
 
 
 class EvaluatorActor:
-    """Runs as a Ray actor; `work` is one long call, and a second one after the actor was restarted.
+    """Runs as a Ray actor; `work` is one long call. Its tracers and compilers are processes below it, so on the same node.
 
     Args:
-        name: Of the worker, for leases.
+        name: Of the worker, for leases; nobody has had it before, or will have it later.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,7 +49,7 @@ class EvaluatorActor:
             How many verdicts were accepted.
 
         Raises:
-            DeviceError: The device is unusable.
+            DeviceError: The device is unusable, or of another model than the run's.
         """
         forget_keys(spec.config)
         self._engine = engine
@@ -75,6 +76,8 @@ class EvaluatorActor:
         while not failed.is_set():
             count = min(MAX_BATCH, max(1, round(BATCH_S / pace)))
             answer = self._get(self._engine.ask_evaluations.remote(self._name, count, evaluator.device, WAIT_S))
+            if answer.refused:
+                raise OtherDeviceError(answer.refused)
             if answer.done:
                 return accepted
             for lease in answer.items:

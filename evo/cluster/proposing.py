@@ -22,10 +22,10 @@ WAIT_S = 5.0
 
 
 class ProposerActor:
-    """Runs as an asyncio Ray actor; `work` is one long call, and a second one after the actor was restarted.
+    """Runs as an asyncio Ray actor; `work` is one long call.
 
     Args:
-        name: Of the worker.
+        name: Of the worker; nobody has had it before, or will have it later.
     """
 
     def __init__(self, name: str) -> None:

@@ -30,7 +30,8 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """Work for a worker. An empty answer means: ask again; `done` means: there will be no more."""
+    """Work for a worker. An empty answer means: ask again; `done` means: there will be no more, and `refused` why, for this worker."""
 
     items: tuple[T, ...] = ()
     done: bool = False
+    refused: str = ""

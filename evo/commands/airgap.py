@@ -238,8 +238,9 @@ def _evaluate(config: RunConfig, place: str) -> tuple[str, bool]:
         interruption.install()  # Ray has put its own handlers in place
         if interruption.reason is not None:
             return interruption.reason, True
-        device, target = resolve_device(config, capacity)
-        config = config.model_copy(update={"target": target})
+        device, target, model = resolve_device(config, capacity, lambda: interruption.reason)
+        cluster = config.cluster.model_copy(update={"device_model": model})
+        config = config.model_copy(update={"target": target, "cluster": cluster})
         kind = search.latency_kind_on(config, device)
         with progress_display(make_console(), kind) as display:
 

@@ -151,9 +151,9 @@ def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *
         interruption.install()  # Ray has put its own handlers in place
         if interruption.reason is not None:
             return _interrupted_at_the_start(interruption.reason)
-        device, target = resolve_device(config, capacity)
+        device, target, model = resolve_device(config, capacity, lambda: interruption.reason)
         # Recorded with the run: a store must not mix estimates and measurements because it is resumed where there is a GPU.
-        cluster = config.cluster.model_copy(update={"device": "gpu" if device == "gpu" else "cpu"})
+        cluster = config.cluster.model_copy(update={"device": "gpu" if device == "gpu" else "cpu", "device_model": model})
         config = config.model_copy(update={"target": target, "cluster": cluster})
         spec = RunSpec(config, store, None if resumed else make_header(config, tasks), device)
         console.print(f"{'resuming' if resumed else 'starting'} {config.name} on {device}; store: {store}")

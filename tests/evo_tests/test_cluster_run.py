@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from evo.cluster.running import Driver, evaluator_count
+from evo.cluster.devices import evaluator_count
+from evo.cluster.running import Driver
 from evo.cluster.session import Capacity
 from evo.cluster.spec import RunSpec
 from evo.commands.search import make_header

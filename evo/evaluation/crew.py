@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from evo.errors import WorkerDied, WorkerNotReady, WorkerOutOfMemory
-from evo.evaluation.replay_child import Missing, Work
+from evo.evaluation.replay_messages import Missing, Work
 from evo.evaluation.stages import StageClock
 from evo.evaluation.tolerance import Verdict
 from evo.evaluation.worker import Nursery, Worker

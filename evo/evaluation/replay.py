@@ -14,9 +14,9 @@ from evo.errors import DeviceError, WorkerDied, WorkerNotReady, WorkerOutOfMemor
 from evo.evaluation.crew import REAL_PROCESSES, Crew, Processes
 from evo.evaluation.health import Reading
 from evo.evaluation.launchers import Launchers
-from evo.evaluation.replay_child import Compared
 from evo.evaluation.replay_faults import Faults
 from evo.evaluation.replay_gate import Gate, requests, work_of
+from evo.evaluation.replay_messages import Compared
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.statistics import NoiseFloor
 from evo.evaluation.tier import Candidate, Checked, Sides, Tier, Timing

@@ -8,7 +8,6 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,18 @@ import torch.multiprocessing
 
 from evo.errors import DeviceError
 from evo.evaluation.bounded import Bounded
-from evo.evaluation.checking import Checker, Differs
+from evo.evaluation.checking import Checker
 from evo.evaluation.graphs import MAX_ARENA_BYTES, Arena, Layout, Stopwatch, TimedGraph, same_bits
 from evo.evaluation.health import Driver, Reading, ailment, uuid_of
 from evo.evaluation.inputs import Inputs, make_inputs
+from evo.evaluation.replay_messages import Compared, Missing, Ran, Work
 from evo.evaluation.runner import LoadedKernel, check_plan, set_scratch_allocator
 from evo.evaluation.worker import tell
 from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw
 from evo.tasks.loading import load_task
 from evo.tracing.compiler import Binary
-from evo.tracing.plan import Kernel, LaunchPlan
+from evo.tracing.plan import Kernel
 
 LOADED_KERNELS = 512
 BINARY_BYTES = 256 << 20
@@ -41,66 +41,6 @@ FIRST_LOOK = 3
 FIRST_PATTERN_BYTES = 4 << 20
 BASELINE = 1 << 20
 """Added to the number of a placement for the baseline's copy of its code, also where a candidate has the same plan."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """A plan on one case of a task (task as a reference that `load_task` takes). Binaries that this process has already are named by
-    their hash alone."""
-
-    task: str
-    case: str
-    plan: LaunchPlan
-    plan_hash: str
-    binaries: tuple[Binary | str, ...]
-
-
-@dataclass(frozen=True)
-class Missing:
-    """The answer to work with binaries that this process does not have (any more)."""
-
-    hashes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a checked run left.
-
-    Attributes:
-        token: To release the outputs with, once they are judged.
-        structure, outputs: Pickled tensors with their structure.
-        violations: Guard bands changed.
-        changed_inputs: Position of an argument or name of a parameter.
-        differs: Whether repeats gave equal bits.
-        peak_bytes: Beyond the inputs.
-    """
-
-    token: int
-    structure: str
-    outputs: bytes
-    violations: int
-    changed_inputs: tuple[int | str, ...]
-    differs: Differs
-    peak_bytes: int
-
-    @property
-    def sound(self) -> bool:
-        """Whether memory was used as it should be; only then the values mean something."""
-        return not self.violations and not self.changed_inputs and self.differs in (Differs.NOT, Differs.UNDEFINED)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Latencies of candidate and baseline, microseconds, pair by pair; whether outputs of a timed call of the candidate, chosen at
-    random, equal those of a checked run on the same inputs; pairs discarded because the device throttled, and the reasons if it
-    never stopped; what the driver said at the end."""
-
-    mine: tuple[float, ...]
-    other: tuple[float, ...]
-    as_checked: bool
-    discarded: int
-    throttled: tuple[str, ...]
-    reading: Reading
 
 
 class ReplayProcess:

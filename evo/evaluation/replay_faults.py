@@ -8,7 +8,7 @@ from collections.abc import Callable
 from evo.errors import BadDeviceError, DeviceError, TaskError, WorkerDied, WorkerNotReady, WorkerOutOfMemory
 from evo.evaluation.checking import Differs
 from evo.evaluation.crew import Crew, JudgeFailed
-from evo.evaluation.replay_child import Ran
+from evo.evaluation.replay_messages import Ran
 from evo.records import Failure, Stage, Status
 from evo.tasks.base import Case, Task
 

@@ -10,8 +10,8 @@ from threading import BoundedSemaphore, Lock
 from evo.errors import DeviceError, WorkerDied, WorkerNotReady, WorkerOutOfMemory
 from evo.evaluation.checking import Differs
 from evo.evaluation.crew import Crew, JudgeFailed
-from evo.evaluation.replay_child import Ran, Work
 from evo.evaluation.replay_faults import Faults, memory_problem
+from evo.evaluation.replay_messages import Ran, Work
 from evo.evaluation.tier import Candidate, Checked
 from evo.records import Failure, Stage, Status
 from evo.tasks.base import Task

@@ -44,7 +44,7 @@ def flattened(task: Task, returned: Any) -> Outputs:
 
 def main() -> None:
     """The script."""
-    from evo.evaluation.interpret_child import watch_memory
+    from evo.evaluation.watched_memory import watch_memory
     from evo.tracing.trace_child import load_module
 
     watch_memory()

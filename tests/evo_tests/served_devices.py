@@ -15,7 +15,7 @@ import torch
 
 from evo.evaluation.checking import Differs
 from evo.evaluation.health import Reading
-from evo.evaluation.replay_child import Compared, Missing, Ran, Work
+from evo.evaluation.replay_messages import Compared, Missing, Ran, Work
 from evo.evaluation.tolerance import Verdict
 from evo.evaluation.worker import tell
 from evo.records import Failure, Stage, Status

@@ -14,13 +14,19 @@ REFUSAL = "refusal"
 
 @dataclasses.dataclass(frozen=True)
 class Usage(Record):
-    """What a language-model exchange cost. Tokens are counts, money is US dollars."""
+    """What a language-model exchange cost. Tokens are counts, money is US dollars.
+
+    Attributes:
+        claimed_tokens: What the endpoint said where that cannot be: more than the request and its longest reply have. All else is then
+            the most that can be. 0 where it is believed.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     dollars: float = 0.0
+    claimed_tokens: int = 0
 
     @property
     def tokens(self) -> int:

@@ -11,7 +11,7 @@ from evo.config import ModelSection, RunConfig
 from evo.errors import SpendLimitError
 from evo.records import Spent
 from operators.models.ledger import Held, Ledger
-from operators.models.limits import Bucket, new_ticket
+from operators.models.limits import Bucket, new_ticket, worth_waiting
 
 _GONE = "whoever asked has gone"
 
@@ -188,7 +188,7 @@ class SharedLimiter:
         """See `operators.models.limits.Limiter.permission`."""
         ticket = new_ticket()
         while (wait := await self._engine.permission.remote(self._endpoint, ticket, tokens)) > 0:
-            await asyncio.sleep(wait)
+            await asyncio.sleep(worth_waiting(wait))
 
     def pause(self, seconds: float) -> None:
         """See `operators.models.limits.Limiter.pause`."""

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import time
 import typing
 import weakref
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import anthropic
 from anthropic.types import Message, TextBlockParam
 
 from evo.errors import InputError, SpendLimitError
-from evo.records import Exchange, Usage
+from evo.records import Usage
 from operators.models.anthropic_attempts import AttemptHook, described
 from operators.models.anthropic_batches import PRICE_FACTOR, Batches, BatchFailure, BatchTicket
-from operators.models.attempts import (
-    MAX_REPLY_CHARS,
-    Attempts,
-    Bound,
-    checked_limits,
-    checked_url,
-    cleaned,
-    out_of_money,
-    spend_code,
-    token_count,
-)
-from operators.models.base import Model, Prompt, RequestError
+from operators.models.attempts import MAX_REPLY_CHARS, spend_code, token_count
+from operators.models.base import Prompt
 from operators.models.ledger import Account
-from operators.models.limits import Limiter, LocalLimiter
+from operators.models.limits import Limiter
+from operators.models.over_http import Call, HttpModel
 from operators.models.prices import known_price
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
@@ -44,11 +32,10 @@ _BATCH_TIMEOUT_S = 90_000.0
 
 _NO_KEY = "no API key: set ANTHROPIC_API_KEY in the environment of the machine that makes the proposals"
 
-_Clients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, anthropic.AsyncAnthropic]
 _Batches = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Batches]
 
 
-class AnthropicModel(Model):
+class AnthropicModel(HttpModel[anthropic.AsyncAnthropic]):
     """A Claude model. The SDK takes the key from the environment (``ANTHROPIC_API_KEY``); it is never stored, logged or pickled.
 
     Another model of this provider needs no code: give its name, and its price in a file (`prices`) if `prices.toml` lacks it.
@@ -95,61 +82,38 @@ class AnthropicModel(Model):
         batch_window_s: float = 30.0,
         batch_poll_s: float = 10.0,
     ) -> None:
-        super().__init__(name, max_tokens=max_tokens)
-        self._timeout_s = timeout_s if timeout_s is not None else _BATCH_TIMEOUT_S if batch else 600.0
-        checked_limits(self._timeout_s, silence_s, max_retries)
+        super().__init__(
+            name,
+            ledger=ledger,
+            limiter=limiter,
+            max_tokens=max_tokens,
+            base_url=base_url,
+            timeout_s=timeout_s if timeout_s is not None else _BATCH_TIMEOUT_S if batch else 600.0,
+            silence_s=silence_s,
+            max_retries=max_retries,
+            price=known_price(name, ledger, prices),
+            factor=PRICE_FACTOR if batch else 1.0,
+        )
         if effort is not None and effort not in typing.get_args(Effort):
             raise ValueError(f"effort {effort!r}; allowed: {', '.join(typing.get_args(Effort))}")
         if not 1 <= batch_size <= 100_000 or not (batch_window_s >= 0 and batch_poll_s > 0):
             raise ValueError("batch_size must be 1 … 100000, batch_window_s not negative and batch_poll_s positive")
-        self._ledger = ledger
-        self._limiter = limiter or LocalLimiter()
-        self._base_url = checked_url(base_url)
-        self._silence_s = silence_s
-        self._max_retries = max_retries
         self._effort = effort
-        self._price = known_price(name, ledger, prices)
         self._batch = {"size": batch_size, "window_s": batch_window_s, "poll_s": batch_poll_s} if batch else None
-        self._factor = PRICE_FACTOR if batch else 1.0
-        self._unused: anthropic.AsyncAnthropic | None = self._new_client()
-        self._secrets = tuple(secret for secret in (self._unused.api_key, self._unused.auth_token) if secret)
-        self._clients: _Clients = weakref.WeakKeyDictionary()
+        self._unused: anthropic.AsyncAnthropic | None = self._keyed_client()
+        self._keys = tuple(secret for secret in (self._unused.api_key, self._unused.auth_token) if secret)
         self._gathering: _Batches = weakref.WeakKeyDictionary()
-
-    @property
-    def least_dollars(self) -> float:
-        """See `Model.least_dollars`."""
-        return Bound.of(Prompt((), "?", "", self.max_tokens), self._price, self._factor).dollars
-
-    async def complete(self, prompt: Prompt) -> Exchange:
-        """See `Model.complete`."""
-        call = _Call(Attempts(self._ledger, self._limiter, Bound.of(prompt, self._price, self._factor)))
-        await call.attempts.prepare()
-        started = time.perf_counter()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await (self._batched(prompt, call) if self._batch else self._stream(prompt, call))
-        except TimeoutError:
-            call.failure = f"no whole reply within {self._timeout_s:g} s"
-        finally:
-            # Also on cancellation: what was sent may be billed, so an unknown bill counts in full.
-            dollars = call.attempts.finish(self._bill(call))
-        exchange = self._exchange(prompt, call, dollars, time.perf_counter() - started)
-        if call.failure:
-            # Raised here and not where the error was caught: an SDK error holds the request and, with it, the key.
-            text = f"{self.name}: {call.failure} (requests sent: {call.attempts.sent})"
-            raise RequestError(cleaned(text, self._secrets), exchange)
-        return exchange
 
     async def close(self) -> None:
         """See `Model.close`."""
-        loop = asyncio.get_running_loop()
-        batches = self._gathering.pop(loop, None)
+        batches = self._gathering.pop(asyncio.get_running_loop(), None)
         if batches is not None:
             await batches.close()
-        client = self._clients.pop(loop, None)
-        if client is not None:
-            await client.close()
+        await super().close()
+
+    @property
+    def _secrets(self) -> tuple[str, ...]:
+        return self._keys
 
     def _params(self, prompt: Prompt) -> dict[str, Any]:
         blocks: list[TextBlockParam] = [{"type": "text", "text": text} for text in prompt.stable]
@@ -166,17 +130,19 @@ class AnthropicModel(Model):
             params["output_config"] = {"effort": self._effort}
         return params
 
-    async def _stream(self, prompt: Prompt, call: _Call) -> None:
+    async def _send(self, prompt: Prompt, call: Call) -> None:
+        await (self._batched(prompt, call) if self._batch else self._stream(prompt, call))
+
+    async def _stream(self, prompt: Prompt, call: Call) -> None:
         client = self._client().with_options(middleware=[AttemptHook(call.attempts, self.name)])
-        characters = 0
-        spend = ""
+        characters, begun = 0, False
         try:
             async with client.messages.stream(**self._params(prompt)) as stream:
                 call.request_id = stream.request_id or ""
                 async for event in stream:
-                    if call.message is not None or event.type == "message_start":
-                        call.message = stream.current_message_snapshot
-                        call.count()
+                    begun = begun or event.type == "message_start"
+                    if begun:
+                        _take(stream.current_message_snapshot, call)
                     characters += len(event.text) if event.type == "text" else 0
                     if characters > MAX_REPLY_CHARS:
                         call.failure = f"the reply is longer than {MAX_REPLY_CHARS} characters"
@@ -186,24 +152,23 @@ class AnthropicModel(Model):
                 raise
             call.failure = str(error)  # what earlier attempts cost must reach the store first; the next request ends the search
         except anthropic.APIStatusError as error:
-            spend = spend_code(error.status_code, error.body)
+            call.spend = spend_code(error.status_code, error.body)
             call.request_id = error.request_id or call.request_id
             call.failure = described(error)
         except Exception as error:  # noqa: BLE001 - only SDK code runs here, and it raises anything on an answer that is no message
             call.failure = described(error)
         else:
-            if not call.finished:
+            if not call.stop:
                 call.failure = "the reply broke off before its end"
-        if spend:
-            raise out_of_money(self.name, spend, call.request_id)
 
-    async def _batched(self, prompt: Prompt, call: _Call) -> None:
+    async def _batched(self, prompt: Prompt, call: Call) -> None:
         await call.attempts.begin()
         ticket = BatchTicket()
         try:
-            call.message = await self._batches().ask(self._params(prompt), ticket)
-            call.count()
-            if sum(len(text) for text in call.texts) > MAX_REPLY_CHARS:
+            _take(await self._batches().ask(self._params(prompt), ticket), call)
+            if not call.stop:
+                call.failure = "the reply has no end"
+            elif sum(map(len, call.texts)) > MAX_REPLY_CHARS:
                 call.failure = f"the reply is longer than {MAX_REPLY_CHARS} characters"
         except BatchFailure as error:
             call.failure = error.reason
@@ -233,27 +198,22 @@ class AnthropicModel(Model):
             )
         return self._gathering[loop]
 
-    def _client(self) -> anthropic.AsyncAnthropic:
-        """One client per event loop, for connections cannot be used from another."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            self._clients[loop] = self._unused or self._new_client()
-            self._unused = None
-        return self._clients[loop]
-
     def _new_client(self) -> anthropic.AsyncAnthropic:
+        client, self._unused = self._unused or self._keyed_client(), None
+        return client
+
+    def _keyed_client(self) -> anthropic.AsyncAnthropic:
         """A client with a key.
 
         Raises:
             InputError: There is none.
         """
-        timeout = anthropic.Timeout(self._silence_s, connect=min(10.0, self._silence_s))
         try:
             client = anthropic.AsyncAnthropic(
                 base_url=self._base_url,
-                timeout=timeout,
+                timeout=self._timeout,
                 max_retries=self._max_retries,
-                http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
+                http_client=anthropic.DefaultAsyncHttpxClient(**self._http),
             )
         except anthropic.AnthropicError as error:
             raise InputError(f"model {self.name}", action=f"{_NO_KEY} ({type(error).__name__})") from None
@@ -262,65 +222,23 @@ class AnthropicModel(Model):
             raise InputError(f"model {self.name}", action=_NO_KEY)
         return client
 
-    def _bill(self, call: _Call) -> tuple[float, int] | None:
-        if not call.finished or not call.told:
-            return None
-        dollars = self._price.of(call.usage, call.hour) * self._factor if self._price else 0.0
-        return dollars, call.usage.tokens
 
-    def _exchange(self, prompt: Prompt, call: _Call, dollars: float, latency_s: float) -> Exchange:
-        return Exchange(
-            model=self.name,
-            prompt_hash=prompt.prompt_hash,
-            template_hash=prompt.template_hash,
-            prompt=prompt.text,
-            reply=cleaned("".join(call.texts), self._secrets),
-            stop_reason=str(call.message.stop_reason) if call.finished and call.message else "error",
-            request_id=cleaned(call.request_id, self._secrets),
-            latency_s=latency_s,
-            usage=dataclasses.replace(call.usage, dollars=dollars),
-        )
+def _take(message: Message, call: Call) -> None:
+    """Notes what a message says so far: text blocks alone, its end, and its counts of tokens.
 
-
-@dataclass
-class _Call:
-    """What is known so far about one `complete`.
-
-    Attributes:
-        hour: Tokens put into the cache for an hour, of all those put there.
-        told: The endpoint told how many tokens it read and wrote; none read is no answer, for there is no empty prompt.
+    Raises:
+        Exception: The counts are none; the SDK does not check.
     """
-
-    attempts: Attempts
-    message: Message | None = None
-    usage: Usage = dataclasses.field(default_factory=Usage)
-    hour: int = 0
-    told: bool = False
-    request_id: str = ""
-    failure: str = ""
-
-    @property
-    def finished(self) -> bool:
-        return self.message is not None and self.message.stop_reason is not None and not self.failure
-
-    @property
-    def texts(self) -> list[str]:
-        content = self.message.content if self.message else ()
-        return [block.text for block in content if block.type == "text" and isinstance(block.text, str)]
-
-    def count(self) -> None:
-        """Reads the counts of tokens.
-
-        Raises:
-            Exception: They are none; the SDK does not check.
-        """
-        if self.message is not None:
-            usage = self.message.usage
-            self.hour = token_count(usage.cache_creation.ephemeral_1h_input_tokens) if usage.cache_creation else 0
-            self.usage = Usage(
-                input_tokens=token_count(usage.input_tokens),
-                output_tokens=token_count(usage.output_tokens),
-                cache_read_tokens=token_count(usage.cache_read_input_tokens),
-                cache_write_tokens=token_count(usage.cache_creation_input_tokens),
-            )
-            self.told = None not in (usage.input_tokens, usage.output_tokens) and self.usage.tokens > self.usage.output_tokens
+    call.texts = [block.text for block in message.content if block.type == "text" and isinstance(block.text, str)]
+    call.stop = "" if message.stop_reason is None else str(message.stop_reason)
+    usage = message.usage
+    written = token_count(usage.cache_creation_input_tokens)
+    call.hour = min(written, token_count(usage.cache_creation.ephemeral_1h_input_tokens) if usage.cache_creation else 0)
+    call.usage = Usage(
+        input_tokens=token_count(usage.input_tokens),
+        output_tokens=token_count(usage.output_tokens),
+        cache_read_tokens=token_count(usage.cache_read_input_tokens),
+        cache_write_tokens=written,
+    )
+    # None read is no answer, for there is no empty prompt.
+    call.told = None not in (usage.input_tokens, usage.output_tokens) and call.usage.tokens > call.usage.output_tokens

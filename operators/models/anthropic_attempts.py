@@ -7,7 +7,8 @@ from typing import Any
 import anthropic
 import httpx2
 
-from operators.models.attempts import NEVER_SENT, Attempts, out_of_money, redirect_hint, spend_code
+from operators.models.attempts import NEVER_SENT, Attempts, out_of_money, spend_code
+from operators.models.over_http import transport_trouble, with_hint
 
 
 class AttemptHook(anthropic.Middleware):
@@ -44,14 +45,8 @@ class AttemptHook(anthropic.Middleware):
 def described(error: Exception) -> str:
     """One line about an SDK error, without the request it holds."""
     if isinstance(error, anthropic.APIStatusError):
-        words = [str(error.status_code), error.type, error.error_code]
-        said = " ".join(str(error.api_message or "").split())[:300]
-        return " ".join(word for word in words if word) + (f": {said}" if said else "") + redirect_hint(error.status_code)
-    if isinstance(error, anthropic.APITimeoutError | httpx2.TimeoutException):
-        return "the endpoint was silent for too long"
-    if isinstance(error, anthropic.APIConnectionError | httpx2.TransportError):
-        return f"the connection failed ({type(error.__cause__ or error).__name__})"
-    return f"the answer is no message stream ({type(error).__name__})"
+        return with_hint(error, (error.type, error.error_code), error.api_message)
+    return transport_trouble(error, (anthropic.APITimeoutError,), anthropic.APIConnectionError)
 
 
 def _json(response: httpx2.Response) -> object:

@@ -20,7 +20,7 @@ from anthropic.types.messages import MessageBatchIndividualResponse
 from evo.errors import SpendLimitError
 from operators.models.anthropic_attempts import described
 from operators.models.attempts import NEVER_SENT, back_off, heed, out_of_money, spend_code
-from operators.models.limits import Limiter
+from operators.models.limits import Limiter, OverloadedError
 
 PRICE_FACTOR = 0.5
 """Of the standard prices, for every kind of token."""
@@ -132,6 +132,8 @@ class Batches:
             failure = BatchFailure("the batch ended without this request", billed=True)
         except (BatchFailure, SpendLimitError) as error:
             failure = error
+        except OverloadedError as error:
+            failure = BatchFailure(str(error), billed=False)
         except Exception as error:  # noqa: BLE001 - only SDK code runs here; it raises anything on answers that are none
             failure = BatchFailure(described(error), billed=True)
         finally:

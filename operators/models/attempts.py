@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import httpx2
 
 from evo.errors import SpendLimitError
+from evo.records import Usage
 from operators.models.base import Prompt
 from operators.models.ledger import Account, Reservation
 from operators.models.limits import Limiter
@@ -60,11 +61,13 @@ NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, ht
 
 @dataclass(frozen=True)
 class Bound:
-    """The most that one attempt can cost, and about how many tokens it will use."""
+    """The most that one attempt can cost, read and write, and about how many tokens it will use."""
 
     dollars: float
     tokens: int
     likely_tokens: int
+    read_tokens: int
+    written_tokens: int
 
     @classmethod
     def of(cls, prompt: Prompt, price: Price | None, factor: float = 1.0) -> Bound:
@@ -78,7 +81,16 @@ class Bound:
         asked = len(prompt.text.encode()) + len(prompt.grammar.encode()) + OVERHEAD_TOKENS
         dollars = price.bound(asked, prompt.max_tokens) * factor if price else 0.0
         likely = (len(prompt.text) + len(prompt.grammar)) // _CHARS_PER_TOKEN + prompt.max_tokens
-        return cls(dollars, asked + prompt.max_tokens, likely)
+        return cls(dollars, asked + prompt.max_tokens, likely, asked, prompt.max_tokens)
+
+    def believed(self, usage: Usage) -> Usage:
+        """The counts that an endpoint told; where no request of this kind can have so many, the most that it can, and what was told.
+
+        Whoever is told of a thousand million tokens would take any budget for spent.
+        """
+        if usage.output_tokens <= self.written_tokens and usage.tokens - usage.output_tokens <= self.read_tokens:
+            return usage
+        return Usage(self.read_tokens, self.written_tokens, claimed_tokens=usage.tokens)
 
 
 class Attempts:

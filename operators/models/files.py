@@ -118,7 +118,8 @@ class FilesModel(Model):
 
     async def complete(self, prompt: Prompt) -> Exchange:
         """See `Model.complete`."""
-        attempts = Attempts(self._ledger, self._limiter, Bound.of(prompt, None))
+        bound = Bound.of(prompt, None)
+        attempts = Attempts(self._ledger, self._limiter, bound)
         started = time.perf_counter()
         key = content_id(self.name, str(prompt.max_tokens), *prompt.stable, prompt.body, prompt.grammar)
         ids = [f"{key}-{number}" for number in range(self._max_retries + 1)]
@@ -135,7 +136,8 @@ class FilesModel(Model):
             failure = f"the folder {self._requests.parent} cannot be used: {error.strerror}"
         finally:
             # Nobody bills an unanswered file.
-            attempts.finish((0.0, reply.usage.tokens if reply else 0))
+            usage = bound.believed(reply.usage) if reply else Usage()
+            attempts.finish((0.0, usage.tokens))
         exchange = Exchange(
             model=self.name,
             prompt_hash=prompt.prompt_hash,
@@ -145,7 +147,7 @@ class FilesModel(Model):
             stop_reason=reply.stop_reason if reply else "error",
             request_id=reply.id if reply else ids[max(0, attempts.sent - 1)],
             latency_s=time.perf_counter() - started,
-            usage=reply.usage if reply else Usage(),
+            usage=usage,
         )
         if reply is None:
             raise RequestError(f"{self.name}: {failure} (requests made: {attempts.sent})", exchange)

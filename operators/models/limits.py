@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Callable
 from typing import Protocol
 
+from evo.errors import ModelError
+
 MINUTE_S = 60.0
 
 BURST_S = 6.0
@@ -32,15 +34,27 @@ RECOVERY_S = 10.0
 MAX_PAUSE_S = 600.0
 """No endpoint is left alone for longer than this, whatever it says."""
 
+PATIENCE_S = 900.0
+"""An endpoint that is overloaded for longer, by its own words and without a break, is waited for by nobody but who is let through
+after each of its pauses, to see whether it is well again."""
+
 _BEHIND_S = 0.1
 """When to look again, for those whose turn is only kept from them by someone before them."""
+
+
+class OverloadedError(ModelError):
+    """An endpoint asks everybody to wait, and has for so long that no more waiting is in proportion; nothing was sent."""
 
 
 class Limiter(Protocol):
     """What a client asks before every attempt. A `LocalLimiter`, or whoever asks a bucket in another process."""
 
     async def permission(self, tokens: int) -> None:
-        """Waits until one request of about so many tokens may be sent."""
+        """Waits until one request of about so many tokens may be sent.
+
+        Raises:
+            OverloadedError: The endpoint is overloaded for longer than `PATIENCE_S`.
+        """
 
     def pause(self, seconds: float) -> None:
         """The endpoint asked to be left alone for so long: nobody is let through before."""
@@ -74,6 +88,7 @@ class Bucket:
         self._paused_until = -math.inf
         self._recovering_until = -math.inf
         self._next = -math.inf
+        self._overloaded_since: float | None = None
 
     def claim(self, ticket: str, tokens: int) -> float:
         """Asks for one request.
@@ -83,10 +98,15 @@ class Bucket:
             tokens: About how many it will use.
 
         Returns:
-            0 where it may be sent now; else seconds after which to claim again.
+            0 where it may be sent now; else seconds after which to claim again; infinite where that is not worth while.
         """
         now = self._clock()
         self._drop_lapsed(now)
+        if now >= self._recovering_until:
+            self._overloaded_since = None
+        elif now < self._paused_until and self._overloaded_since is not None and now >= self._overloaded_since + PATIENCE_S:
+            self._queue.pop(ticket, None)
+            return math.inf
         self._queue.setdefault(ticket, (tokens, now + LAPSE_S))
         wait = self._wait(ticket, now)
         if wait > 0:
@@ -105,7 +125,10 @@ class Bucket:
     def pause(self, seconds: float) -> None:
         """Lets nobody through for so long, and then one by one. A shorter pause never ends a longer one."""
         if seconds > 0:
-            self._paused_until = max(self._paused_until, self._clock() + min(seconds, MAX_PAUSE_S))
+            now = self._clock()
+            if self._overloaded_since is None or now >= self._recovering_until:
+                self._overloaded_since = now
+            self._paused_until = max(self._paused_until, now + min(seconds, MAX_PAUSE_S))
             self._recovering_until = max(self._recovering_until, self._paused_until + RECOVERY_S)
             self._next = max(self._next, self._paused_until)
 
@@ -178,7 +201,7 @@ class LocalLimiter:
         """See `Limiter.permission`."""
         ticket = new_ticket()
         while (wait := self._bucket.claim(ticket, tokens)) > 0:
-            await asyncio.sleep(wait)
+            await asyncio.sleep(worth_waiting(wait))
 
     def pause(self, seconds: float) -> None:
         """See `Limiter.pause`."""
@@ -187,6 +210,17 @@ class LocalLimiter:
     def correct(self, tokens: int) -> None:
         """See `Limiter.correct`."""
         self._bucket.correct(tokens)
+
+
+def worth_waiting(seconds: float) -> float:
+    """What a bucket said, where there is an end to it.
+
+    Raises:
+        OverloadedError: There is none.
+    """
+    if math.isinf(seconds):
+        raise OverloadedError(f"the endpoint has asked everybody to wait for more than {PATIENCE_S:g} s")
+    return seconds
 
 
 def new_ticket() -> str:

@@ -7,37 +7,21 @@ and paid for.
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import os
-import time
 import typing
-import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import openai
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
 
 from evo.errors import InputError, SpendLimitError
-from evo.records import Exchange, Usage
-from operators.models.attempts import (
-    MAX_REPLY_CHARS,
-    NEVER_SENT,
-    Attempts,
-    Bound,
-    back_off,
-    checked_limits,
-    checked_url,
-    cleaned,
-    out_of_money,
-    spend_code,
-)
-from operators.models.base import Model, Prompt, RequestError
+from operators.models.attempts import MAX_REPLY_CHARS, NEVER_SENT, back_off, spend_code
+from operators.models.base import Prompt
 from operators.models.ledger import Account
-from operators.models.limits import Limiter, LocalLimiter
+from operators.models.limits import Limiter, OverloadedError
 from operators.models.openai_answers import described, spoken, text_of, usage_of
+from operators.models.over_http import Call, HttpModel
 from operators.models.prices import known_price
 
 Server = Literal["vllm", "sglang", "llama_cpp", "fireworks"]
@@ -55,10 +39,8 @@ _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "
 
 _RETRIED = frozenset({408, 409, 429})
 
-_Clients = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, openai.AsyncOpenAI]
 
-
-class OpenAiModel(Model):
+class OpenAiModel(HttpModel[openai.AsyncOpenAI]):
     """A model behind ``/chat/completions``. Another server needs no code: give its `base_url`, and `key_env` where it wants a key.
 
     Args:
@@ -101,112 +83,84 @@ class OpenAiModel(Model):
         max_retries: int = 2,
         prices: str | None = None,
     ) -> None:
-        super().__init__(name, max_tokens=max_tokens)
-        checked_limits(timeout_s, silence_s, max_retries)
+        super().__init__(
+            name,
+            ledger=ledger,
+            limiter=limiter,
+            max_tokens=max_tokens,
+            base_url=base_url,
+            timeout_s=timeout_s,
+            silence_s=silence_s,
+            max_retries=max_retries,
+            price=None if free else known_price(name, ledger, prices),
+        )
         if not 0 <= temperature <= 2:
             raise ValueError(f"temperature {temperature} must be 0 … 2")
         if server is not None and server not in typing.get_args(Server):
             raise ValueError(f"server {server!r}; allowed: {', '.join(typing.get_args(Server))}")
-        self._ledger = ledger
-        self._limiter = limiter or LocalLimiter()
-        self._base_url = checked_url(base_url)
         self._key_env = key_env or (None if base_url else "OPENAI_API_KEY")
         self._key = _key(name, self._key_env)
         self._temperature = temperature
         self._server = server
-        self._timeout_s = timeout_s
-        self._silence_s = silence_s
-        self._max_retries = max_retries
-        self._price = None if free else known_price(name, ledger, prices)
-        self._clients: _Clients = weakref.WeakKeyDictionary()
-
-    @property
-    def least_dollars(self) -> float:
-        """See `Model.least_dollars`."""
-        return Bound.of(Prompt((), "?", "", self.max_tokens), self._price).dollars
 
     @property
     def supports_grammar(self) -> bool:
         """See `Model.supports_grammar`."""
         return self._server is not None
 
-    async def complete(self, prompt: Prompt) -> Exchange:
-        """See `Model.complete`."""
-        call = _Call(Attempts(self._ledger, self._limiter, Bound.of(prompt, self._price)))
-        await call.attempts.prepare()
-        started = time.perf_counter()
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._attempts(prompt, call)
-        except TimeoutError:
-            call.failure = f"no whole reply within {self._timeout_s:g} s"
-        finally:
-            # Also on cancellation: what was sent may be billed, so an unknown bill counts in full.
-            dollars = call.attempts.finish(self._bill(call))
-        if call.spend and not dollars:
-            raise out_of_money(self.name, call.spend, call.request_id)
-        exchange = self._exchange(prompt, call, dollars, time.perf_counter() - started)
-        if call.failure:
-            # Raised here and not where the error was caught: an SDK error holds the request and, with it, the key.
-            text = f"{self.name}: {call.failure} (requests sent: {call.attempts.sent})"
-            raise RequestError(cleaned(text, self._secrets), exchange)
-        return exchange
-
-    async def close(self) -> None:
-        """See `Model.close`."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
-
     @property
     def _secrets(self) -> tuple[str, ...]:
         return (self._key,) if self._key else ()
 
-    async def _attempts(self, prompt: Prompt, call: _Call) -> None:
+    async def _send(self, prompt: Prompt, call: Call) -> None:
         arguments = self._arguments(prompt)
         for number in range(self._max_retries + 1):
             try:
                 await call.attempts.begin()
-            except SpendLimitError as error:
-                if not call.attempts.finish(None):
+            except (SpendLimitError, OverloadedError) as error:
+                if isinstance(error, SpendLimitError) and not call.attempts.finish(None):
                     raise
                 # What earlier attempts cost must reach the store first; the next request ends the search.
                 call.failure = str(error)
                 return
-            call.failure = ""
-            headers: Mapping[str, str] | None = {}
-            try:
-                await self._stream(arguments, call)
-            except openai.APIStatusError as error:
-                call.attempts.refused(error.status_code, error.response.headers)
-                call.request_id = error.request_id or call.request_id
-                call.spend = spend_code(error.status_code, error.body)
-                call.failure = described(error, keyless=self._key is None)
-                again = error.status_code in _RETRIED or error.status_code >= 500
-                headers = error.response.headers if again and not call.spend else None
-            except openai.APIConnectionError as error:
-                if isinstance(error.__cause__, NEVER_SENT):
-                    call.attempts.finish((0.0, 0))
-                call.failure = described(error)
-                headers = None if call.begun else {}  # what was begun may be billed, and its rest is seldom worth as much again
-            except Exception as error:  # noqa: BLE001 - only SDK code runs here; it raises anything on an answer that is no stream
-                call.spend = spend_code(0, getattr(error, "body", None))
-                call.failure = described(error)
-                headers = None
-            else:
-                headers = None
+            headers = await self._attempt(arguments, call)
             if headers is None:
-                return
+                break
             if number < self._max_retries:
                 await back_off(number, headers)
+        call.texts = [spoken("".join(call.texts))]
 
-    async def _stream(self, arguments: Mapping[str, Any], call: _Call) -> None:
+    async def _attempt(self, arguments: Mapping[str, Any], call: Call) -> Mapping[str, str] | None:
+        """One attempt; the headers of its answer where another one may do better, else None."""
+        call.failure = ""
+        answer = _Answer(call)
+        try:
+            await self._stream(arguments, answer)
+        except openai.APIStatusError as error:
+            call.attempts.refused(error.status_code, error.response.headers)
+            call.request_id = error.request_id or call.request_id
+            call.spend = spend_code(error.status_code, error.body)
+            call.failure = described(error, keyless=self._key is None)
+            again = error.status_code in _RETRIED or error.status_code >= 500
+            return error.response.headers if again and not call.spend else None
+        except openai.APIConnectionError as error:
+            if isinstance(error.__cause__, NEVER_SENT):
+                call.attempts.finish((0.0, 0))
+            call.failure = described(error)
+            return None if answer.begun else {}  # what was begun may be billed, and its rest is seldom worth as much again
+        except Exception as error:  # noqa: BLE001 - only SDK code runs here; it raises anything on an answer that is no stream
+            call.spend = spend_code(0, getattr(error, "body", None))
+            call.failure = described(error)
+        return None
+
+    async def _stream(self, arguments: Mapping[str, Any], answer: _Answer) -> None:
+        call = answer.call
         stream: openai.AsyncStream[ChatCompletionChunk]
         async with await self._client().chat.completions.create(stream=True, **arguments) as stream:
             call.request_id = stream.response.headers.get("x-request-id", "")
             async for chunk in stream:
-                call.take(chunk)
-                if call.characters > MAX_REPLY_CHARS:
+                answer.take(chunk)
+                if answer.characters > MAX_REPLY_CHARS:
                     call.failure = f"the reply is longer than {MAX_REPLY_CHARS} characters"
                     return
         if not call.stop:
@@ -236,67 +190,41 @@ class OpenAiModel(Model):
             arguments["extra_body"] = _GRAMMAR_FIELDS[self._server](prompt.grammar)
         return arguments
 
-    def _client(self) -> openai.AsyncOpenAI:
-        """One client per event loop, for connections cannot be used from another."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._clients:
-            self._clients[loop] = openai.AsyncOpenAI(
-                api_key=self._key or "none",
-                base_url=self._base_url,
-                timeout=openai.Timeout(self._silence_s, connect=min(10.0, self._silence_s)),
-                max_retries=0,
-                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),
-            )
-        return self._clients[loop]
-
-    def _bill(self, call: _Call) -> tuple[float, int] | None:
-        """What the last attempt cost; None where the endpoint did not tell."""
-        if call.failure or not call.stop or call.usage is None:
-            return None
-        return (0.0 if self._price is None else self._price.of(call.usage)), call.usage.tokens
-
-    def _exchange(self, prompt: Prompt, call: _Call, dollars: float, latency_s: float) -> Exchange:
-        return Exchange(
-            model=self.name,
-            prompt_hash=prompt.prompt_hash,
-            template_hash=prompt.template_hash,
-            prompt=prompt.text,
-            reply=cleaned(spoken("".join(call.texts)), self._secrets),
-            stop_reason="error" if call.failure else call.stop,
-            request_id=cleaned(call.request_id, self._secrets),
-            latency_s=latency_s,
-            usage=dataclasses.replace(call.usage or Usage(), dollars=dollars),
+    def _new_client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(
+            api_key=self._key or "none",
+            base_url=self._base_url,
+            timeout=self._timeout,
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(**self._http),
         )
 
 
-@dataclass
-class _Call:
-    """What is known so far about one `complete`."""
+class _Answer:
+    """Takes the stream of one attempt into its call."""
 
-    attempts: Attempts
-    texts: list[str] = field(default_factory=list)
-    characters: int = 0
-    stop: str = ""
-    usage: Usage | None = None
-    begun: bool = False
-    request_id: str = ""
-    failure: str = ""
-    spend: str = ""
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.characters = 0
+        self.begun = False
 
     def take(self, chunk: ChatCompletionChunk) -> None:
         """Adds a piece of the stream: text only; reasoning, tool calls and refusals' words are no part of a reply."""
         self.begun = True
-        self.usage = usage_of(chunk.usage) if chunk.usage else self.usage
+        if chunk.usage:
+            usage = usage_of(chunk.usage)
+            self.call.told = usage is not None
+            self.call.usage = usage or self.call.usage
         for choice in chunk.choices[:1]:
             delta = choice.delta
             text = text_of(delta.content)
-            self.texts.append(text)
+            self.call.texts.append(text)
             # What is dropped counts as well, so that endless reasoning ends.
             self.characters += len(text) + sum(len(str(value)) for value in (delta.model_extra or {}).values())
             if delta.refusal:
-                self.stop = "refusal"
-            if choice.finish_reason and self.stop != "refusal":
-                self.stop = _STOP_REASONS.get(choice.finish_reason, str(choice.finish_reason))
+                self.call.stop = "refusal"
+            if choice.finish_reason and self.call.stop != "refusal":
+                self.call.stop = _STOP_REASONS.get(choice.finish_reason, str(choice.finish_reason))
 
 
 def _key(name: str, variable: str | None) -> str | None:

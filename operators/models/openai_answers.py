@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import httpx2
 import openai
 from openai.types import CompletionUsage
 
 from evo.records import Usage
-from operators.models.attempts import redirect_hint, token_count
+from operators.models.attempts import token_count
+from operators.models.over_http import transport_trouble, with_hint
 
 
 def text_of(content: object) -> str:
@@ -43,17 +43,10 @@ def usage_of(usage: CompletionUsage) -> Usage | None:
 def described(error: Exception, *, keyless: bool = False) -> str:
     """One line about an SDK error, without the request it holds."""
     if isinstance(error, openai.APIStatusError):
-        words = [str(error.status_code), error.type or "", error.code or ""]
         body = error.body if isinstance(error.body, dict) else {}
-        said = " ".join(str(body.get("message") or "").split())[:300]
-        hint = redirect_hint(error.status_code)
-        if keyless and error.status_code in (401, 403):
-            hint = " (no key was sent: name its variable in the option key_env)"
-        return " ".join(word for word in words if word) + (f": {said}" if said else "") + hint
-    if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
-        return "the endpoint was silent for too long"
-    if isinstance(error, openai.APIConnectionError | httpx2.TransportError):
-        return f"the connection failed ({type(error.__cause__ or error).__name__})"
-    if isinstance(error, openai.APIError):
+        hint = "(no key was sent: name its variable in the option key_env)"
+        text = with_hint(error, (error.type, error.code), body.get("message"))
+        return f"{text} {hint}" if keyless and error.status_code in (401, 403) else text
+    if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
         return f"the stream ended with an error: {' '.join(str(error.message).split())[:300]}"
-    return f"the answer is no message stream ({type(error).__name__})"
+    return transport_trouble(error, (openai.APITimeoutError,), openai.APIConnectionError)

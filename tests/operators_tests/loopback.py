@@ -174,7 +174,10 @@ class Loopback:
         output = sum(len(json.dumps(block)) for block in answer.blocks) // 4 if isinstance(answer, Message) else 0
         size = len(prefix.encode()) // 4
         limit: int = body.get("max_tokens") or body["max_completion_tokens"]
-        return Bill(len(rest.encode()) // 4, 0 if known else size, size if known else 0, min(output, limit))
+        output = min(output, limit)
+        if isinstance(answer, Message) and answer.claims:
+            output = answer.claims
+        return Bill(len(rest.encode()) // 4, 0 if known else size, size if known else 0, output)
 
 
 def _result(answer: Answer, bill: Bill) -> dict[str, Any]:
@@ -227,7 +230,7 @@ def _handler(server: Loopback) -> type[BaseHTTPRequestHandler]:
                 body = answer.body(authorization, chat=chat)
                 self._send(answer.status, "application/json", json.dumps(body).encode(), answer.headers)
             elif isinstance(answer, Raw):
-                self._send(answer.status, answer.content_type, answer.body, {})
+                self._send(answer.status, answer.content_type, answer.body, answer.headers)
             else:
                 self._send(200, "application/json", json.dumps(answer).encode(), {})
 

@@ -33,6 +33,7 @@ class Message:
         stall_s: Silence in the middle.
         cut: ``end``: the stream ends in the middle; ``break``: the connection does. Neither gives a stop reason.
         billed: Whether the reply tells its usage, which some servers of the chat API do not.
+        claims: Tokens that it says it has, whatever it has; 0 for those it has.
     """
 
     blocks: tuple[str | Mapping[str, Any], ...]
@@ -41,6 +42,7 @@ class Message:
     stall_s: float = 0.0
     cut: Literal["", "end", "break"] = ""
     billed: bool = True
+    claims: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Raw:
     body: bytes
     content_type: str = "text/event-stream"
     status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

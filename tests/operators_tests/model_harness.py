@@ -115,7 +115,7 @@ def _answer_file(folder: Path, name: str, answer: Answer) -> None:
         return
     text = "".join(block for block in answer.blocks if isinstance(block, str))
     draft = folder / "replies" / f".{name}"
-    usage = {"input_tokens": 10, "output_tokens": 5}
+    usage = {"input_tokens": 10, "output_tokens": answer.claims or 5}
     draft.write_text(json.dumps({"reply": text, "stop_reason": answer.stop_reason, "usage": usage}))
     draft.replace(folder / "replies" / f"{name}.json")
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from evo.errors import SpendLimitError
+from evo.errors import ModelError, SpendLimitError
 from evo.records import Exchange
 from operators.models.base import Model, Prompt, RequestError
 from operators.models.building import client_of, providers
 from operators.models.ledger import Ledger
-from operators.models.limits import Bucket, LocalLimiter
+from operators.models.limits import PATIENCE_S, Bucket, LocalLimiter
 from tests.operators_tests.loopback import Answer, Failure, Message, reply
 from tests.operators_tests.model_harness import CANARY, ENDPOINTS, Endpoint, batch_endpoint, http_endpoint, quiet_environment
 
@@ -206,6 +206,36 @@ def test_a_rate_limit_stops_everybody_who_asks_that_endpoint(endpoint: Open) -> 
             return time.perf_counter() - started
 
         assert asyncio.run(both()) > 0.4
+
+
+def test_an_endpoint_that_has_asked_to_be_left_alone_for_long_is_not_waited_for(endpoint: Open) -> None:
+    now = [0.0]
+    bucket = Bucket(clock=lambda: now[0])
+    bucket.pause(600.0)
+    now[0] = PATIENCE_S - 300.0  # one was let through when it said that it was well, and it was not
+    bucket.pause(600.0)
+    now[0] = PATIENCE_S
+    ledger = Ledger(5.0)
+    with endpoint([reply(GOOD)]) as opened:
+        started = time.perf_counter()
+        with pytest.raises(ModelError, match="has asked everybody to wait for more than 900 s"):
+            complete(opened.model(ledger, LocalLimiter(bucket)))
+        assert opened.count() == 0
+    assert time.perf_counter() - started < 3
+    assert (ledger.spent, ledger.reserved) == (0, 0)
+
+
+@pytest.mark.parametrize("claims", [5_000, 1_000_000_000])
+def test_more_tokens_than_there_can_be_are_not_believed(endpoint: Open, claims: int) -> None:
+    ledger = Ledger(5.0, 100_000)
+    with endpoint([Message((GOOD,), claims=claims)]) as opened:
+        exchange = complete(opened.model(ledger))
+    assert exchange.reply == GOOD
+    assert exchange.usage.claimed_tokens > claims
+    # The most that a request of this length and its reply of 1,000 tokens can have; so nobody's word uses a budget up.
+    assert 5_000 < exchange.usage.tokens == ledger.spent_tokens < 10_000
+    assert exchange.usage.dollars == ledger.spent < 0.1
+    assert (ledger.reserved, ledger.reserved_tokens) == (0, 0)
 
 
 def test_a_grammar_that_a_model_does_not_support_changes_nothing(endpoint: Open) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import time
 
 import numpy as np
@@ -12,7 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operators.models.limits import BURST_S, LAPSE_S, LOOK_S, MAX_PAUSE_S, RAMP_S, Bucket, LocalLimiter
+from operators.models.limits import (
+    BURST_S,
+    LAPSE_S,
+    LOOK_S,
+    MAX_PAUSE_S,
+    PATIENCE_S,
+    RAMP_S,
+    RECOVERY_S,
+    Bucket,
+    LocalLimiter,
+    OverloadedError,
+)
 
 
 class Clock:
@@ -141,3 +153,35 @@ def test_callers_of_one_process_wait_their_turn() -> None:
         return time.perf_counter() - started
 
     assert 0.2 < asyncio.run(all_of_them()) < 5
+
+
+def test_an_endpoint_that_stays_overloaded_is_given_up_by_all_but_who_looks_after_each_pause() -> None:
+    clock = Clock()
+    bucket = Bucket(clock=clock)
+    bucket.pause(10**9)
+    assert 0 < bucket.claim("a", 0) <= LOOK_S
+    clock.now = MAX_PAUSE_S
+    assert bucket.claim("a", 0) == 0
+    bucket.pause(10**9)
+    assert 0 < bucket.claim("b", 0) <= LOOK_S
+    clock.now = PATIENCE_S
+    assert bucket.claim("b", 0) == bucket.claim("c", 0) == math.inf
+    assert bucket.waiting == 0
+    clock.now = 2 * MAX_PAUSE_S
+    assert bucket.claim("d", 0) == 0  # looks again
+    clock.now += RECOVERY_S  # and nothing was heard but an answer
+    assert bucket.claim("e", 0) == 0
+    bucket.pause(600.0)
+    clock.now += 599.0
+    assert bucket.claim("f", 0) == pytest.approx(1.0), "another trouble is another beginning"
+
+
+def test_who_waits_for_an_endpoint_that_is_given_up_is_told() -> None:
+    clock = Clock()
+    bucket = Bucket(clock=clock)
+    bucket.pause(600.0)
+    clock.now = 500.0
+    bucket.pause(600.0)
+    clock.now = PATIENCE_S
+    with pytest.raises(OverloadedError, match="wait for more than 900 s"):
+        asyncio.run(LocalLimiter(bucket).permission(0))

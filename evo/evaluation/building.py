@@ -20,13 +20,14 @@ from evo.tasks.base import Task
 from evo.tracing.workbench import Workbench
 
 
-def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, device: str) -> Evaluator:
+def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, device: str, *, hosting: bool = True) -> Evaluator:
     """Builds an evaluator and starts its processes; where it does not come to an end, all of them are ended.
 
     Args:
         tasks: By name.
         settings: See `EvaluationSettings`.
         device: ``gpu``, or ``cpu:TARGET`` for modelled estimates of that target, e.g. ``cpu:cuda:90``.
+        hosting: Whether what cannot be traced is hosted on a GPU; else it is UNTRACEABLE.
 
     Raises:
         DeviceError: ``gpu`` without a usable one, or a GPU of another kind than the target.
@@ -52,7 +53,8 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
         settings = dataclasses.replace(settings, target=tier.capability)
         workers = max(1, min(14, (os.cpu_count() or 2) - 2))
         bench = _bench(settings, started, workers=workers, sass=False)
-        hosted = HostedEvaluator(tasks, settings)  # both start their processes when they are first needed
+        # Both start their processes when they are first needed.
+        hosted = HostedEvaluator(tasks, settings) if hosting else None
         examinations = (RecordedUse(deadline_s=settings.run_deadline_s), Sanitizers(deadline_s=settings.run_deadline_s))
         evaluator = LadderEvaluator(tasks, settings, tier, bench, hosted=hosted, examinations=examinations)
         started.pop_all()

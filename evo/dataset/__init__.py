@@ -1,0 +1,1 @@
+"""Data to train models on, made of what searches recorded."""

@@ -11,6 +11,9 @@ from evo.plain import Record
 REFUSAL = "refusal"
 """Stop reason of an exchange whose model would not answer."""
 
+NO_ANSWER = "error"
+"""Stop reason of an exchange whose endpoint gave no whole answer: an outage, an overload, a refused key."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Usage(Record):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
-from evo.exchanges import REFUSAL
+from evo.exchanges import NO_ANSWER, REFUSAL
 from evo.records import NoProposal, Proposal, Request
 from evo.search.bandit import Arm
 
@@ -27,11 +28,16 @@ FREE_SHARE = 0.25
 
 
 class Refusal(Enum):
-    """Whether a model refused a question, and whether another one is left for it."""
+    """Whether a model refused a question, and whether another one is left for it.
+
+    UNREACHED: no model has seen it, or none was heard to the end. That is the endpoint's doing and says nothing about the question,
+    its operator or its lineage.
+    """
 
     NONE = 0
     PASSED_ON = 1
     FINAL = 2
+    UNREACHED = 3
 
 
 @dataclass
@@ -103,6 +109,7 @@ class ModelMix:
         self._limit = failure_limit
         self._failures: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
+        self._incredible: Counter[str] = Counter()
         self._refused: dict[tuple[str, tuple[str, ...]], set[str]] = {}
         self._unanswered: list[Request] = []
 
@@ -115,6 +122,11 @@ class ModelMix:
     def failing(self) -> dict[str, tuple[int, str]]:
         """Models that fail again and again: how often in a row, and why the last time."""
         return {model: (count, self._reasons[model]) for model, count in self._failures.items() if count >= FAILING_FROM}
+
+    @property
+    def incredible(self) -> Mapping[str, int]:
+        """How many replies of a model came with more tokens than there can be."""
+        return self._incredible
 
     def redirected(self, number: int, still_open: Callable[[Request], bool]) -> Request | None:
         """The oldest question that a model refused and another one may answer, as a new request without a model."""
@@ -155,8 +167,10 @@ class ModelMix:
         self._failures[request.model] = self._failures.get(request.model, 0) + 1 if failed else 0
         if isinstance(outcome, NoProposal) and failed:
             self._reasons[request.model] = outcome.reason
-        if not (failed and outcome.exchanges and outcome.exchanges[-1].stop_reason == REFUSAL):
-            return Refusal.NONE
+        self._incredible[request.model] += sum(exchange.usage.claimed_tokens > 0 for exchange in outcome.exchanges)
+        ended = outcome.exchanges[-1].stop_reason if failed and outcome.exchanges else ""
+        if ended != REFUSAL:
+            return Refusal.UNREACHED if ended == NO_ANSWER else Refusal.NONE
         refused = self._refused.setdefault((request.operator, request.parents), set())
         refused.add(request.model)
         if refused >= set(self.models):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from evo.records import Spent, Status
@@ -107,7 +108,12 @@ def _failing(ledger: Ledger) -> tuple[str, ...]:
     for state in ledger.states.values():
         for model, found in state.mix.failing.items():
             worst[model] = max(found, worst.get(model, found))
-    return tuple(f"{model} failed {count} times in a row: {reason}" for model, (count, reason) in sorted(worst.items()))
+    said = [f"{model} failed {count} times in a row: {reason}" for model, (count, reason) in sorted(worst.items())]
+    claims: Counter[str] = Counter()
+    for state in ledger.states.values():
+        claims.update(state.mix.incredible)
+    told = "of its replies say that they have more tokens than they can; each counts as the most that it can have"
+    return (*said, *(f"{model}: {count} {told}" for model, count in sorted(claims.items()) if count))
 
 
 def _task(state: TaskState) -> TaskProgress:

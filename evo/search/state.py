@@ -242,6 +242,9 @@ class TaskState:
     def _nothing_new(self, request: Request, outcome: Proposal | NoProposal, variant: Variant | None, refusal: Refusal) -> None:
         if request.operator == START:
             return
+        if refusal is Refusal.UNREACHED:
+            self.lineage_of(request).untried(request.operator)
+            return
         applies = not isinstance(outcome, NoProposal) or outcome.failed
         failed = isinstance(outcome, NoProposal) and outcome.failed
         if refusal is not Refusal.PASSED_ON:  # another model may yet make something of it

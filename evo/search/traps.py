@@ -68,6 +68,12 @@ class Lineage:
         if signature:
             self.signatures[signature] += 1
 
+    def untried(self, operator: str) -> None:
+        """A use of an operator came to nothing for reasons that lie elsewhere."""
+        self.tried[operator] -= 1
+        if not self.tried[operator]:
+            del self.tried[operator]
+
     def repaired_in_vain(self) -> None:
         """A repair led to nothing that passes."""
         self.repairs += 1

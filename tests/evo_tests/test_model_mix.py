@@ -116,13 +116,13 @@ def asking(info: OperatorInfo) -> OperatorInfo:
     return dataclasses.replace(info, needs_model=info.name != "toy_knob")
 
 
-def engine_on(store: PopulationStore, evaluations: int = 40) -> Engine:
+def engine_on(store: PopulationStore, evaluations: int = 40, *, needing: bool = False) -> Engine:
     return Engine(
         seed=7,
         settings=SETTINGS,
         budget=Budget(evaluations=evaluations, dollars=100.0),
         tasks=(toy_setup(),),
-        operators=tuple(asking(info) for info in infos()),
+        operators=tuple(asking(info) for info in infos() if info.name != "toy_knob" or not needing),
         store=store,
         clock=Clock(),
         models=MODELS,
@@ -184,6 +184,56 @@ def test_a_refused_question_is_the_next_one_of_another_model(tmp_path: Path) -> 
         later = [item for item in entries[place + 1 :] if isinstance(item, Request)]
         if later:
             assert dataclasses.replace(question, number=later[0].number, model="dear") == later[0]
+
+
+def unreached(model: str) -> NoProposal:
+    return NoProposal("no connection", failed=True, exchanges=(exchange(model, 0.0, "error"),))
+
+
+def test_an_outage_counts_against_no_operator_question_or_lineage(tmp_path: Path) -> None:
+    with new_store(tmp_path / "run.sqlite") as store:
+        engine = engine_on(store, evaluations=100)
+        run(engine, 2)
+        before = engine.progress()
+        down = 0
+        while down < 2 * SETTINGS.operator_failure_limit - 10:  # more than any limit of questions, operators and lineages
+            for work in engine.ask_proposals(1):
+                model = work.request.model
+                down += bool(model)
+                engine.tell_proposal(work.request.number, unreached(model) if model else NoProposal("does not apply"))
+        after = engine.progress()
+        assert down > 3 * SETTINGS.max_repairs
+        assert {model.split()[0] for model in after.failing} == set(MODELS)
+        assert all(item.uses == 0 for item in after.operators if item.name != "toy_knob")
+        assert [item.restarts for item in after.tasks[0].islands] == [item.restarts for item in before.tasks[0].islands]
+        asked = [work.request.model for work in engine.ask_proposals(8)]
+        assert set(asked) & set(MODELS), "the endpoint is back, and so is the search"
+
+
+def test_a_run_whose_models_all_stay_away_ends_and_says_why(tmp_path: Path) -> None:
+    with new_store(tmp_path / "run.sqlite") as store:
+        engine = engine_on(store, needing=True)
+        evaluator = SimulatedEvaluator(3)
+        asked = 0
+        while engine.finished is None:
+            if leases := engine.ask_evaluations(1, "simulated"):
+                engine.tell_evaluation(leases[0].token, evaluator.evaluate(leases[0].item, engine.claim))
+            for work in engine.ask_proposals(1):
+                asked += 1
+                engine.tell_proposal(work.request.number, unreached(work.request.model))
+        assert engine.finished == "no model answers any more (cheap: no connection; dear: no connection)"
+        assert asked <= 2 * SETTINGS.operator_failure_limit
+
+
+def test_replies_with_more_tokens_than_there_can_be_are_told(tmp_path: Path) -> None:
+    with new_store(tmp_path / "run.sqlite") as store:
+        engine = engine_on(store)
+        run(engine, 2)
+        asked = [work for _ in range(30) for work in engine.ask_proposals(1) if work.request.model == "dear"]
+        work = asked[0]
+        told = dataclasses.replace(exchange("dear", 0.1), usage=Usage(100, 10, dollars=0.1, claimed_tokens=10**9))
+        engine.tell_proposal(work.request.number, dataclasses.replace(toy_propose(work), exchanges=(told,)))
+        assert any(text.startswith("dear: 1 of its replies say that they have more tokens") for text in engine.progress().failing)
 
 
 def test_what_is_held_for_requests_in_flight_counts_as_spent_after_a_kill(tmp_path: Path) -> None:

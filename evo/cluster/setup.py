@@ -124,10 +124,11 @@ def _with_model(cls: type[Operator], model: object) -> Operator:
     return operator
 
 
-def _setup(task: Task, target: str, library: tuple[Example, ...]) -> TaskSetup:
-    from evo.tasks.loading import starting_sources, task_text
+def context_of(task: Task, target: str) -> Context:
+    """What operators may know of a task, before any search of it."""
+    from evo.tasks.loading import task_text
 
-    context = Context(
+    return Context(
         task=task.name,
         description=task.description,
         entry=task.entry,
@@ -138,8 +139,13 @@ def _setup(task: Task, target: str, library: tuple[Example, ...]) -> TaskSetup:
         kind=task.kind,
         brief=task_text(task),
     )
+
+
+def _setup(task: Task, target: str, library: tuple[Example, ...]) -> TaskSetup:
+    from evo.tasks.loading import starting_sources
+
     starts = tuple(Variant(task.name, source) for source in starting_sources(task))
-    return TaskSetup(task, starts, context, library)
+    return TaskSetup(task, starts, context_of(task, target), library)
 
 
 def _source(task: Task) -> str:

@@ -37,7 +37,7 @@ def tuned_module(source: str, configuration: Configuration, configurations: Mapp
         configuration: For CONFIG.
         configurations: Case name → tuned configuration.
     """
-    parts = [_with_config(source, configuration).strip("\n") + "\n"]
+    parts = [with_configuration(source, configuration).strip("\n") + "\n"]
     if configuration:
         table = {name: dict(item) for name, item in configurations.items()}
         text = literal(table, column=len("TUNED_CONFIGURATIONS = "))
@@ -105,7 +105,7 @@ def _commented(line: str) -> str:
     return "".join(f"# {indent}{'    ' if number else ''}{part}".rstrip() + "\n" for number, part in enumerate(wrapped))
 
 
-def _with_config(source: str, configuration: Configuration) -> str:
+def with_configuration(source: str, configuration: Configuration) -> str:
     """The source with the literal of CONFIG replaced; everything else stays as it is, character by character."""
     values = {key: value for key, value in configuration.items() if not key.startswith("autotune:")}
     node = _config_node(ast.parse(source))

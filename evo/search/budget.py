@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from evo.records import Exchange, Spent
@@ -19,6 +20,8 @@ class Meter:
         clock: Monotonic seconds; only differences matter.
 
     Attributes:
+        dearest_gpu_s: GPU seconds of the longest evaluation of the search so far, as which every one counts that is out; None before
+            the first.
         committed_dollars, committed_tokens: What models have cost or may yet cost, by whoever reserves it; what recorded exchanges do
             not account for is held.
     """
@@ -28,6 +31,7 @@ class Meter:
         self.evaluations = 0
         self.proposals = 0
         self.gpu_s = 0.0
+        self.dearest_gpu_s: float | None = None
         self.dollars = 0.0
         self.tokens = 0
         self.committed_dollars = 0.0
@@ -55,6 +59,22 @@ class Meter:
         # What was in flight when an earlier session ended may have been billed, so it counts as spent.
         self.committed_dollars = self.dollars + spent.held_dollars
         self.committed_tokens = self.tokens + spent.held_tokens
+
+    def evaluated(self, gpu_s: float, *, searched: bool) -> None:
+        """Adds the GPU seconds of an evaluation, of the search or of a verification."""
+        self.gpu_s += gpu_s
+        if searched:
+            self.dearest_gpu_s = max(gpu_s, self.dearest_gpu_s or 0.0)
+
+    def room(self, out: int) -> int:
+        """How many evaluations of the search may begin beside those that are out, so that together they stay within the GPU seconds.
+
+        Each counts as the longest so far; the first one, of which nothing is known, is waited for.
+        """
+        if self.budget.gpu_s is None or self.dearest_gpu_s == 0.0:
+            return sys.maxsize
+        together = 1 if self.dearest_gpu_s is None else int((self.budget.gpu_s - self.gpu_s) / self.dearest_gpu_s)
+        return max(0, together - out)
 
     def pay(self, exchanges: tuple[Exchange, ...]) -> None:
         """Adds the price of exchanges with a language model."""
@@ -89,4 +109,7 @@ class Meter:
             return f"the budget of {budget.wall_s:g} wall seconds is used"
         if budget.gpu_s is not None and spent.gpu_s >= budget.gpu_s:
             return f"the budget of {budget.gpu_s:g} GPU seconds is used"
+        if self.room(0) < 1:
+            left = f"{spent.gpu_s:.1f} are used, and an evaluation takes up to {self.dearest_gpu_s:.1f}"
+            return f"the budget of {budget.gpu_s:g} GPU seconds has no room for another evaluation: {left}"
         return None

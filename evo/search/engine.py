@@ -154,7 +154,7 @@ class Engine:
             waiting = sorted(self._schedule.awaiting())
             if self._failures:  # the run will end; but whether the other tasks can start is worth knowing, too
                 waiting = [(number, name) for number, name in waiting if self._ledger.states[name].undecided]
-            for number, name in waiting[:n]:
+            for number, name in waiting[: min(n, self._ledger.meter.room(self._book.searches_out))]:
                 state = self._ledger.states[name]
                 leases.append(self._book.lease(search_item(state, number), name, device))
         if not leases and not self._failures and self._schedule.verifying:
@@ -168,6 +168,8 @@ class Engine:
         """Another lease of an evaluation that is out, because its holder is slow; the first verdict counts. None if it is not out."""
         lease = self._book.leases.get(token)
         if lease is None or self._stopped or self.failure is not None:
+            return None
+        if lease.item.effort is Effort.SEARCH and not self._ledger.meter.room(self._book.searches_out):
             return None
         return self._book.lease(lease.item, lease.task, self._book.device_of(token))
 

@@ -130,6 +130,11 @@ class LeaseBook:
         return self._devices[token]
 
     @property
+    def searches_out(self) -> int:
+        """Evaluations of the search that are out."""
+        return sum(lease.item.effort is Effort.SEARCH for lease in self.leases.values())
+
+    @property
     def searching(self) -> bool:
         """A proposal, or an evaluation of the search, is out."""
         return bool(self.loans) or any(effort is Effort.SEARCH for _, effort in self._work)

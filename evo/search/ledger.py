@@ -147,7 +147,7 @@ class Ledger:
             state.apply_outcome(entry)
         elif isinstance(entry, EvaluationEntry):
             self.meter.evaluations += entry.purpose is Purpose.SEARCH
-            self.meter.gpu_s += entry.evaluation.gpu_s
+            self.meter.evaluated(entry.evaluation.gpu_s, searched=entry.purpose is Purpose.SEARCH)
             self.device = self.device or entry.evaluation.device
             self._known(self._tasks[entry.number]).apply_evaluation(entry)
 
@@ -160,6 +160,8 @@ class Ledger:
         elif event.kind is EventKind.QUARANTINED:
             self._quarantined[event.reason] = None
         elif event.kind not in _OF_NO_TASK:
+            if event.kind is EventKind.WORKER_LOST:  # what it used is not known
+                self.meter.evaluated(self.meter.dearest_gpu_s or 0.0, searched=False)
             self._known(event.task).apply_event(event)
 
     def _known(self, task: str) -> TaskState:

@@ -85,7 +85,7 @@ class Budget:
     Attributes:
         evaluations: Search evaluations over all tasks, starting kernels included.
         wall_s: Seconds since the first evaluator was ready, summed over all sessions of the run.
-        gpu_s: Seconds of device time that evaluations reported.
+        gpu_s: Seconds of device time that evaluations reported; those under way count as the longest so far.
         dollars: Price of language-model exchanges, US dollars.
         tokens: What language models read and write, cached or not.
     """

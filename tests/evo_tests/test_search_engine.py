@@ -17,6 +17,7 @@ from evo.evaluation.base import Effort
 from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import Evaluation, Event, EventKind, Exchange, NoProposal, Proposal, Request, Stage, Status, Usage
 from evo.search.engine import Engine, ProposalWork
+from evo.search.leases import Lease
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.search.toy import TOY_OPERATORS, infos, render, toy_setup
@@ -437,6 +438,48 @@ def test_every_budget_ends_the_run_and_a_larger_one_goes_on(store: PopulationSto
     (lease,) = gpu.ask_evaluations(1)
     gpu.tell_evaluation(lease.token, dataclasses.replace(SimulatedEvaluator(3).evaluate(lease.item, gpu.claim), gpu_s=11))
     assert gpu.ask_proposals(1) == ()
+
+
+def test_gpu_seconds_are_set_aside_for_evaluations_under_way(store: PopulationStore) -> None:
+    engine = engine_on(store, budget=Budget(gpu_s=100.0), settings=dataclasses.replace(SMALL, verify_elites=0))
+    evaluator = SimulatedEvaluator(3)
+    seconds = (20.0, 7.0, 20.0, 3.0, 9.0, 1.0, 12.0, 5.0, 15.0)
+    out: list[Lease] = []
+    most = 0
+
+    def evaluate(lease: Lease, gpu_s: float) -> None:
+        engine.tell_evaluation(lease.token, dataclasses.replace(evaluator.evaluate(lease.item, engine.claim), gpu_s=gpu_s))
+
+    (first,) = engine.ask_evaluations(5)
+    assert engine.ask_evaluations(5) == (), "nothing is known of what one takes"
+    evaluate(first, seconds[0])
+    for used in itertools.cycle(seconds[1:]):
+        for work in engine.ask_proposals(4):
+            engine.tell_proposal(work.request.number, propose(work))
+        out += engine.ask_evaluations(8)
+        most = max(most, len(out))
+        if not out:
+            break
+        assert engine.spent.gpu_s + 20.0 * len(out) <= 100.0
+        evaluate(out.pop(0), used)
+    assert most == 4
+    assert 80.0 < engine.spent.gpu_s <= 100.0
+    assert engine.finished is not None
+    assert "has no room for another evaluation" in engine.finished
+    again = engine_on(store, budget=Budget(gpu_s=100.0))
+    assert again.ask_proposals(1) == (), "a resumed run knows it, too"
+    assert engine_on(store, budget=Budget(gpu_s=200.0)).ask_proposals(1)
+
+
+def test_what_a_lost_evaluator_used_counts_as_the_longest(store: PopulationStore) -> None:
+    engine = engine_on(store, budget=Budget(gpu_s=100.0))
+    (lease,) = engine.ask_evaluations(1)
+    engine.tell_evaluation(lease.token, dataclasses.replace(SimulatedEvaluator(3).evaluate(lease.item, engine.claim), gpu_s=30.0))
+    for work in engine.ask_proposals(4):
+        engine.tell_proposal(work.request.number, propose(work))
+    (lost,) = engine.ask_evaluations(1)
+    engine.give_back(lost.token)
+    assert engine.spent.gpu_s == 60.0
 
 
 def test_the_wall_budget_begins_when_the_first_evaluator_is_ready(store: PopulationStore) -> None:

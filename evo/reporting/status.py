@@ -24,7 +24,12 @@ KIND_WORDS: Mapping[LatencyKind, str] = {
 }
 """How latencies are called wherever a person sees them; an estimate must not pass for a measurement."""
 
+_ENDS = (EventKind.STOPPED, EventKind.RESUMED, EventKind.PROPOSED, EventKind.EVALUATED)
+"""Where sessions end, or begin."""
+
 SHOWN_EVENTS = 5
+SHOWN_FAULTS = 12
+"""Of the cluster's, besides."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,7 @@ class RunStatus:
     @property
     def finished(self) -> str | None:
         """Why the run stopped; None while it runs or was killed."""
-        turns = (EventKind.PROPOSED, EventKind.EVALUATED)
-        ends = [event for event in self.events if event.kind in (EventKind.STOPPED, EventKind.RESUMED, *turns)]
+        ends = [event for event in self.events if event.kind in _ENDS]
         return ends[-1].reason if ends and ends[-1].kind is not EventKind.RESUMED else None
 
 
@@ -175,10 +179,11 @@ def render_status(status: RunStatus) -> RenderableType:
         parts.append(Text("models: " + "; ".join(bills)))
     for model, had in sorted(status.troubles.items()):
         parts.append(Text(f"{model}: {had.failed} requests failed, {had.refused} refused; the last: {_one_line(had.last, 300)}"))
-    earlier = [event for event in status.events[:-SHOWN_EVENTS] if event.kind is EventKind.QUARANTINED]
-    for event in (*earlier, *status.events[-SHOWN_EVENTS:]):
+    cut_off = _after_a_death(status.events)
+    for event in _shown(status.events):
         where = " ".join(part for part in (event.task, event.lineage) if part)
-        parts.append(Text(f"{event.kind.value} {where}: {event.reason}"))
+        died = "; the one before was cut off: its driver, engine or machine died" if id(event) in cut_off else ""
+        parts.append(Text(f"{event.kind.value} {where}: {event.reason}{died}"))
     return Group(*parts)
 
 
@@ -269,6 +274,26 @@ def _trusts(rows: Sequence[Ranked]) -> dict[TrustLevel, int]:
     """By level, the most trusted first."""
     found = Counter((row.verify or row.search).trust for row in rows)
     return {level: found[level] for level in TrustLevel if found[level]}
+
+
+def _shown(events: Sequence[Event]) -> list[Event]:
+    """All devices in quarantine, what happened to the cluster and to sessions last, and the last events whatever they are."""
+    earlier, last = events[:-SHOWN_EVENTS], events[-SHOWN_EVENTS:]
+    happened = [event for event in earlier if event.kind in (EventKind.CLUSTER, EventKind.WORKER_LOST, *_ENDS)][-SHOWN_FAULTS:]
+    kept = {id(event) for event in happened}
+    return [*(event for event in earlier if event.kind is EventKind.QUARANTINED or id(event) in kept), *last]
+
+
+def _after_a_death(events: Sequence[Event]) -> set[int]:
+    """Of the beginnings of sessions, those before which the session before has no end."""
+    found: set[int] = set()
+    ended = False
+    for event in events:
+        if event.kind is EventKind.RESUMED and not ended:
+            found.add(id(event))
+        if event.kind in _ENDS:
+            ended = event.kind is not EventKind.RESUMED
+    return found
 
 
 def _trust_lines(trust: Mapping[str, Mapping[TrustLevel, int]]) -> list[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ class Places:
         """
         offered = self.offered([node for node in nodes if not node.leaving])
         left = {node_id: list(self._open(node_id, count, taken)) for node_id, count in offered.items()}
-        busy = {node_id: sum(place.node_id == node_id for place in taken) for node_id in offered}
+        busy = Counter(place.node_id for place in taken)
         missing = sum(map(len, left.values())) if self._wanted is None else self._wanted - len(taken)
         found: list[Place] = []
         while len(found) < missing and any(left.values()):

@@ -108,8 +108,8 @@ class Driver:
         if why is not None and self._grace_ends is None:
             self._call("stop", why)
             self._grace_ends = time.monotonic() + INTERRUPT_GRACE_S
-        if time.monotonic() - self._last_observed >= OBSERVE_S:
-            self._look(crew)
+        if changed or time.monotonic() - self._last_observed >= OBSERVE_S:
+            self._look(crew)  # raises what made the engine fail: then nobody is replaced
         if self._grace_ends is None and (changed or time.monotonic() - self._last_followed >= FOLLOW_S):
             if self._call("finished") is None:
                 crew.update()

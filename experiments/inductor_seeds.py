@@ -11,8 +11,6 @@ are interpreted are the kernels of the suite's own sizes; else the two cases are
 from __future__ import annotations
 
 import argparse
-import ast
-import itertools
 import json
 import multiprocessing
 import platform
@@ -33,17 +31,14 @@ from evo.knobs import read_knobs
 from evo.records import Configuration, Failure
 from evo.seeding import child
 from evo.seeding.graphs import NotCompilable
-from evo.suites.kernelbench_problems import ENTRY, Problem, find_problem, read_problem
-from evo.tasks.base import Task, TensorSpec, Tolerance
+from evo.suites.kernelbench_problems import ENTRY, Problem, find_problem
+from evo.suites.kernelbench_sizes import reduced
+from evo.tasks.base import Task, Tolerance
 from evo.tasks.draws import Draw, Variation
 from evo.tracing.workbench import Job, Workbench
 from operators.inductor import Entry, NotApplicableError, seed_module
 
 TARGET = "cuda:90"
-ELEMENTS = 200_000
-"""Of the inputs of a reduced case; the interpreter needs a millisecond per program."""
-
-
 WIDEST = 1 << 16
 
 
@@ -95,76 +90,6 @@ def _numbers(text: str) -> Iterator[int]:
     for part in text.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
-
-
-def reduced(path: Path) -> tuple[Problem, Mapping[str, object]]:
-    """A problem with the first of some smaller sets of constants that its model takes.
-
-    Raises:
-        TaskError: None of them, or the problem cannot be read; says what the last one failed with.
-    """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    constants: dict[str, int] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            try:
-                value = ast.literal_eval(node.value)
-            except ValueError:  # computed, such as a product of others
-                value = _product(node.value, constants)
-            if isinstance(value, int) and not isinstance(value, bool):
-                constants[node.targets[0].id] = value
-            elif isinstance(value, tuple) and value and all(isinstance(item, int) for item in value):
-                shapes[node.targets[0].id] = value
-    of_model = _read_by(tree, "get_init_inputs")
-    error: TaskError | None = None
-    for chosen in _smaller(constants, shapes, of_model):
-        try:
-            problem = read_problem(path, [chosen])
-        except TaskError as failed:
-            error = failed
-            continue
-        if _elements(problem) <= ELEMENTS:
-            return problem, chosen
-        error = TaskError(str(path), given="no constants by which its inputs become small")
-    raise error or TaskError(str(path), given="no constants")
-
-
-def _product(node: ast.expr, constants: Mapping[str, int]) -> object:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        sides = [_product(item, constants) for item in (node.left, node.right)]
-        return sides[0] * sides[1] if all(isinstance(item, int) for item in sides) else None  # type: ignore[operator]
-    if isinstance(node, ast.Name):
-        return constants.get(node.id)
-    return node.value if isinstance(node, ast.Constant) else None
-
-
-def _read_by(tree: ast.Module, name: str) -> set[str]:
-    function = next((node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name), None)
-    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)} if function else set()
-
-
-def _smaller(
-    constants: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], of_model: set[str]
-) -> Iterator[dict[str, object]]:
-    """Odd sizes for what only the inputs read; then smaller models too; equal constants stay equal."""
-    for first, narrow in itertools.product((5, 9, 17, 33), (False, True)):
-        free = [value for name, value in constants.items() if name not in of_model]
-        sizes = sorted({value for value in (*free, *itertools.chain(*shapes.values())) if value > 8})
-        mapped = {value: first + 2 * place for place, value in enumerate(sizes)}
-        chosen: dict[str, object] = {
-            name: mapped[value] for name, value in constants.items() if value in mapped and name not in of_model
-        }
-        if narrow:
-            for name, value in constants.items():
-                if name in of_model and value > 16:
-                    chosen[name] = 8 if value % 8 == 0 else value >> (value.bit_length() - 3)
-        found: dict[str, object] = {name: min(int(str(value)), constants[name]) for name, value in chosen.items()}
-        yield found | {name: tuple(mapped.get(item, item) for item in shape) for name, shape in shapes.items()}
-
-
-def _elements(problem: Problem) -> int:
-    return sum(item.numel for item in problem.small[0].case.arguments if isinstance(item, TensorSpec))
 
 
 def _task(problem: Problem) -> Task:

@@ -78,6 +78,10 @@ class Run:
         gradients = [self._read(item) for item in _list(answer.get("gradients"))]
         return flatten_outputs(self._decode(answer.get("outputs")), mutated, gradients)
 
+    def returned(self, answer: Mapping[str, Any]) -> Any:
+        """What the entry returned, nested as it was, of an answer that `outputs` took."""
+        return self._decode(answer.get("outputs"))
+
     def _write(self, file: str, tensor: torch.Tensor) -> dict[str, Any]:
         storage = _storage_bytes(tensor)
         path = self._folder / file

@@ -59,5 +59,5 @@ class JudgeProcess:
 
     def _task(self, reference: str) -> Task:
         if reference not in self._tasks:
-            self._tasks[reference] = load_task(reference, Path.cwd())
+            self._tasks[reference] = load_task(reference, Path.cwd(), check=False)
         return self._tasks[reference]

@@ -8,14 +8,14 @@ further arguments of the task, drawn around their initial values rather than at 
 The suite draws most inputs from [0, 1), where a ReLU is the identity and zeros are as good a padding as any. So small cases are drawn
 from a normal distribution instead, where the model's results on that are finite (logarithms and roots keep what they are given).
 
-What a `TensorSpec` cannot say is refused: inputs that other functions made of what was drawn, models with buffers. One liberty is
-taken and noted: a random scalar that scales an input counts as 1.
+What a `TensorSpec` cannot say is refused: inputs that other functions made of what was drawn. Buffers of a model (masks, tables) are
+constants of the reference; running statistics, which decide nothing in training, are not kept. One liberty is taken and noted: a random
+scalar that scales an input counts as 1.
 """
 
 from __future__ import annotations
 
 import ast
-import copy
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,15 +73,45 @@ class Problem:
 
     def reference(self) -> Callable[..., Any]:
         """The model of whichever setting has the shapes it is called with, as a function of inputs and parameters."""
-        settings = {_shapes(setting.case.arguments): setting for setting in (*self.small, self.training)}
+        calls = {shapes_of(setting.case.arguments): ModelCall(setting.model) for setting in (*self.small, self.training)}
+        return lambda *arguments: calls[shapes_of(arguments)](*arguments)
 
-        def reference(*arguments: Any) -> Any:
-            setting = settings[_shapes(arguments)]
-            names = [name for name, _ in setting.model.named_parameters()]
-            state = dict(zip(names, arguments[setting.inputs :], strict=True))
-            return torch.func.functional_call(setting.model, state, arguments[: setting.inputs])
 
-        return reference
+class ModelCall:
+    """A model as a function of its inputs and then its parameters.
+
+    Args:
+        model: Its parameters need not hold values.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.names = [name for name, _ in model.named_parameters()]
+        self._buffers: dict[tuple[torch.device, bool], dict[str, torch.Tensor]] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """What the model gives; buffers are where, and in float64 if, the parameters and inputs are."""
+        inputs, parameters = self.split(arguments)
+        state = {**self._constants(arguments), **dict(zip(self.names, parameters, strict=True))}
+        return torch.func.functional_call(self.model, state, inputs)
+
+    def split(self, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Inputs and parameters."""
+        place = len(arguments) - len(self.names)
+        return tuple(arguments[:place]), tuple(arguments[place:])
+
+    def _constants(self, arguments: Sequence[Any]) -> dict[str, torch.Tensor]:
+        first = next((item for item in arguments if isinstance(item, torch.Tensor)), None)
+        if first is None:
+            return {}
+        wide = any(isinstance(item, torch.Tensor) and item.dtype == torch.float64 for item in arguments)
+        key = first.device, wide
+        if key not in self._buffers:
+            self._buffers[key] = {
+                name: item.to(first.device, torch.float64 if wide and item.is_floating_point() else item.dtype)
+                for name, item in self.model.named_buffers()
+            }
+        return self._buffers[key]
 
 
 def find_problem(root: Path, level: int, number: int) -> Path:
@@ -155,22 +185,17 @@ def task_file(folder: Path, path: Path, small: Sequence[Constants], starts: Sequ
 
 
 def _setting(path: Path, constants: Constants, notes: list[str], *, signed: bool) -> Setting:
-    module = _run(path, constants)
+    module = run_problem(path, constants)
     try:
         with FakeTensorMode(), Recorder() as recorder:
             given = module["get_inputs"]()
         arguments = [recorder.argument(item, f"{path.name}: input {position}") for position, item in enumerate(given)]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            init = module["get_init_inputs"]()
-            model: torch.nn.Module = module["Model"](*init)
-        if next(model.buffers(), None) is not None:
-            raise TaskError(str(path), given="a model with buffers", allowed="inputs and parameters")
+        model = make_model(module)
         if signed:
             arguments = _signed(model, arguments)
         inputs, name = len(arguments), _named(arguments)
         arguments += [_parameter(parameter) for parameter in model.parameters()]
-        moved, flops = _work(model, arguments[:inputs])
+        moved, flops = _work(model, arguments)
     except TaskError:
         raise
     except Exception as error:
@@ -181,7 +206,54 @@ def _setting(path: Path, constants: Constants, notes: list[str], *, signed: bool
     return Setting(Case(name, tuple(arguments), moved, flops), model.requires_grad_(False), inputs)
 
 
-def _run(path: Path, constants: Constants) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Constant:
+    """Where a constant of a module is assigned: alone, with others of the same value, or as one of several of a tuple."""
+
+    node: ast.Assign
+    place: int | None = None
+
+    @property
+    def value(self) -> ast.expr:
+        """The expression."""
+        assert self.place is None or isinstance(self.node.value, ast.Tuple)
+        return self.node.value if self.place is None else self.node.value.elts[self.place]  # type: ignore[attr-defined]
+
+    def give(self, value: object) -> None:
+        """Assigns another value."""
+        made = ast.copy_location(ast.parse(repr(value), mode="eval").body, self.value)
+        if self.place is None:
+            self.node.value = made
+        else:
+            self.node.value.elts[self.place] = made  # type: ignore[attr-defined]
+
+
+def constants_of(tree: ast.Module) -> dict[str, Constant]:
+    """What a module assigns to plain names at its top level."""
+    found: dict[str, Constant] = {}
+    for node in (node for node in tree.body if isinstance(node, ast.Assign)):
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                found[target.id] = Constant(node)
+            elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                names = [(item.id, place) for place, item in enumerate(target.elts) if isinstance(item, ast.Name)]
+                found |= {name: Constant(node, place) for name, place in names}
+    return found
+
+
+def make_model(module: Mapping[str, Any]) -> torch.nn.Module:
+    """The model of a problem, initialised as from the seed 0; running statistics are not kept."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model: torch.nn.Module = module["Model"](*module["get_init_inputs"]())
+    for part in model.modules():
+        if part.training and isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.track_running_stats:
+            part.track_running_stats = False
+            part.running_mean = part.running_var = part.num_batches_tracked = None
+    return model
+
+
+def run_problem(path: Path, constants: Constants) -> dict[str, Any]:
     """The names a problem file defines, some of its constants replaced."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -189,15 +261,11 @@ def _run(path: Path, constants: Constants) -> dict[str, Any]:
         raise TaskError(
             str(path), given=f"{type(error).__name__}: {error}", action="give a problem file of KernelBench"
         ) from error
-    places = {
-        node.targets[0].id: node
-        for node in tree.body
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name)
-    }
+    places = constants_of(tree)
     for name, value in constants.items():
         if name not in places:
             raise TaskError(f"{path}: constant {name}", given="no such constant", allowed=", ".join(places))
-        places[name].value = ast.copy_location(ast.parse(repr(value), mode="eval").body, places[name].value)
+        places[name].give(value)
     names: dict[str, Any] = {"__name__": "kernelbench_problem"}
     exec(compile(ast.fix_missing_locations(tree), str(path), "exec"), names)
     missing = [name for name in ("Model", "get_inputs", "get_init_inputs") if name not in names]
@@ -240,17 +308,24 @@ def _parameter(parameter: torch.Tensor) -> TensorSpec:
 
 
 def _work(model: torch.nn.Module, arguments: Sequence[Argument]) -> tuple[int, int]:
-    """Bytes of the model's outputs, and its floating-point operations (of products; else one per element), from a run without data."""
-    with torch.no_grad():
-        device = torch.device("meta")
-        twin = copy.deepcopy(model).to(device)
+    """Bytes of the model's outputs, and its floating-point operations (of products; else one per element), from a run without data.
+
+    Args:
+        model: The model.
+        arguments: Inputs and parameters.
+    """
+    call = ModelCall(model)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         given = [
-            torch.empty(item.shape, dtype=getattr(torch, item.dtype), device=device) if isinstance(item, TensorSpec) else item
+            torch.empty_strided(item.shape, item.element_strides, dtype=getattr(torch, item.dtype))
+            if isinstance(item, TensorSpec)
+            else item
             for item in arguments
         ]
         with FlopCounterMode(display=False) as counter:
-            outputs = list(_flat(twin(*given)))
-    elements = sum(item.numel for item in arguments if isinstance(item, TensorSpec))
+            outputs = list(_flat(call(*given)))
+    inputs, _ = call.split(arguments)
+    elements = sum(item.numel for item in inputs if isinstance(item, TensorSpec))
     return sum(item.numel() * item.element_size() for item in outputs), max(int(counter.get_total_flops()), elements)
 
 
@@ -262,7 +337,8 @@ def _flat(value: Any) -> Iterator[torch.Tensor]:
             yield from _flat(item)
 
 
-def _shapes(arguments: Sequence[Any]) -> tuple[Any, ...]:
+def shapes_of(arguments: Sequence[Any]) -> tuple[Any, ...]:
+    """What tells the cases of a problem apart."""
     return tuple(tuple(item.shape) if isinstance(item, TensorSpec | torch.Tensor) else item for item in arguments)
 
 

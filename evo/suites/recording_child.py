@@ -1,8 +1,8 @@
-"""Runs a TritonBench file's test in a sandbox and notes which calls it makes; what the sandboxed child does.
+"""Runs the scripts of a suite's file in a sandbox and notes which calls they make; what the sandboxed child does.
 
-The test's tensors are real ones on the CPU that claim to be on a GPU, so that it may look at values; kernels are not launched, and what
-they would have written stays zero. Each call of something the kernel part defines becomes an entry: a function, in source form,
-of the call's tensors and numbers, and a specification of those.
+The scripts' tensors are real ones on the CPU that claim to be on a GPU, so that they may look at values; kernels are not launched, and what
+they would have written stays zero. Of large tensors only the beginning has values. Each call of something the kernel part defines
+becomes an entry: a function, in source form, of the call's tensors and numbers, and a specification of those.
 """
 
 from __future__ import annotations
@@ -18,14 +18,23 @@ from torch.overrides import TorchFunctionMode
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
-from evo.suites.entries import Made, Text, Unread, specification
+from evo.suites.entries import LOOKED_AT, Made, Text, Unread, specification
+from evo.suites.stand_ins import pretended_modules
 from evo.tracing.facade import fake_cuda
 from evo.tracing.recorder import Recording
 from evo.tracing.targets import TARGETS
 from evo.tracing.trace_child import describe, load_module
 
-MAX_CALLS = 48
+MAX_CALLS = 64
 """Different calls per file that are kept."""
+LARGE = 1 << 22
+"""Elements from which on a tensor is made without its values."""
+MAX_INPUT_BYTES = 4 << 30
+"""Of one call of a measuring script; what is larger is left out."""
+_DRAWS: dict[Any, Any] = {
+    torch.rand: torch.rand, torch.randn: torch.randn, torch.rand_like: torch.rand, torch.randn_like: torch.randn,
+    torch.randint: torch.randint,
+}  # fmt: skip
 _CLAIMED = {torch.Tensor.is_cuda: True, torch.Tensor.is_cpu: False, torch.Tensor.device: torch.device("cuda:0")}
 _EMPTY = {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
 _BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
@@ -35,13 +44,14 @@ def record(request: dict[str, Any]) -> dict[str, Any]:
     """Runs the kernel part and the test.
 
     Args:
-        request: ``source`` (kernel part), ``driver`` (the test part), ``target``.
+        request: ``source`` (kernel part), ``driver`` (the test part), ``perf`` (a script of TritonBench's that measures) with the ``name``
+            of the module that it imports, ``launching`` (whether only calls that launch kernels are kept), ``target``.
 
     Returns:
-        ``module`` and ``driver``: what ended each before its end, empty if nothing did; ``calls``, see `Calls.note`.
+        ``module``, ``driver`` and ``perf``: what ended each before its end, empty if nothing did; ``calls``, see `Calls.note`.
     """
     torch.manual_seed(0)
-    answer: dict[str, Any] = {"module": "", "driver": "", "calls": []}
+    answer: dict[str, Any] = {"module": "", "driver": "", "perf": "", "calls": []}
     calls = Calls()
     with fake_cuda(Recording(request["target"], triton.__version__, 0), TARGETS[request["target"]]), Claims(calls):
         _quiet(calls)
@@ -49,19 +59,24 @@ def record(request: dict[str, Any]) -> dict[str, Any]:
             module = load_module(request["source"], {})
         except BaseException as error:  # noqa: BLE001  whatever the file's code raises is noted
             return {**answer, "module": describe(error)["message"]}
-        try:
-            _drive(module, request["driver"], calls)
-        except BaseException as error:  # noqa: BLE001  as above
-            answer["driver"] = describe(error)["message"]
-    return {**answer, "calls": [call for call in calls.noted if call["launches"] or call["unread"] or call["error"]]}
+        names = {
+            name: Spy(item, name, calls) if _is_of(module, item) and not name.startswith("__") else item
+            for name, item in vars(module).items()
+        }
+        for script, run in (("driver", _drive), ("perf", _measure)):
+            calls.script = script
+            try:
+                if request[script]:
+                    run(dict(names), request, calls)
+            except BaseException as error:  # noqa: BLE001  as above
+                answer[script] = describe(error)["message"]
+    kept = [call for call in calls.noted if call["launches"] or call["unread"] or call["error"] or not request["launching"]]
+    return {**answer, "calls": kept}
 
 
-def _drive(module: types.ModuleType, driver: str, calls: Calls) -> None:
+def _drive(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None:
     """Runs the test part among the module's names, those it defines wrapped."""
-    names = {
-        name: Spy(item, name, calls) if _is_of(module, item) and not name.startswith("__") else item
-        for name, item in vars(module).items()
-    }
+    driver = request["driver"]
     path = Path("driver.py").resolve()
     path.write_text(driver)
     names |= {"__name__": "__main__", "__file__": str(path)}
@@ -70,6 +85,33 @@ def _drive(module: types.ModuleType, driver: str, calls: Calls) -> None:
         for name, item in list(names.items()):
             if name.startswith("test") and isinstance(item, types.FunctionType):
                 item()
+
+
+def _measure(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None:
+    """Makes each call that a measuring script would time, once."""
+    script: dict[str, Any] = {"__name__": "perf", "__file__": str(Path("perf.py").resolve())}
+    with pretended_modules(names, request["name"]):
+        exec(compile(request["perf"], script["__file__"], "exec"), script)
+        made = script["performance_metrics"]()
+        made.get_input_tensors()
+    failures = []
+    while made.input_tensors:
+        given = made.input_tensors.pop(0)
+        if _nbytes(given) > MAX_INPUT_BYTES:
+            continue
+        try:
+            made.call_op(made.to_cuda(given))
+        except Exception as error:  # noqa: BLE001  what it raises for one size says nothing of the others
+            failures.append(error)
+    if failures and not any(call["script"] == "perf" for call in calls.noted):
+        raise failures[0]
+
+
+def _nbytes(item: Any) -> int:
+    if isinstance(item, torch.Tensor):
+        return item.numel() * item.element_size()
+    parts = item.values() if isinstance(item, dict) else item if isinstance(item, tuple | list) else ()
+    return sum(map(_nbytes, parts))
 
 
 def _is_of(module: types.ModuleType, item: Any) -> bool:
@@ -118,8 +160,25 @@ class Claims(TorchFunctionMode):
         if func in _BACKWARD:
             self._calls.differentiate()
         args = tuple(map(_on_host, args))
-        result = func(*args, **{key: _on_host(item) for key, item in keywords.items() if key != "pin_memory"})
-        return result.zero_() if func in _EMPTY else result
+        keywords = {key: _on_host(item) for key, item in keywords.items() if key != "pin_memory"}
+        if func in _DRAWS:
+            return _drawn(func, args, keywords)
+        result = func(*args, **keywords)
+        return result.zero_() if func in _EMPTY and result.numel() < LARGE else result
+
+
+def _drawn(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> torch.Tensor:
+    """What the call draws; of a large tensor only what is looked at, and the rest is memory that was never touched."""
+    with torch._C.DisableTorchFunction():
+        like = func(*args, **{**{key: item for key, item in keywords.items() if key != "generator"}, "device": "meta"})
+        if like.numel() < LARGE:
+            return func(*args, **keywords)  # type: ignore[no-any-return]
+        whole = torch.empty(like.shape, dtype=like.dtype, requires_grad=False)
+        limits = [item for item in args if isinstance(item, int)][:2] if func is torch.randint else []
+        limits = [int(keywords[key]) for key in ("low", "high") if key in keywords] or limits
+        beginning = _DRAWS[func](*limits, (LOOKED_AT,), dtype=like.dtype)
+        whole.view(-1)[:LOOKED_AT].copy_(beginning)
+        return whole.requires_grad_(bool(keywords.get("requires_grad", False)))
 
 
 def _on_host(item: Any) -> Any:
@@ -133,20 +192,23 @@ class Calls:
 
     Attributes:
         launches: Kernels that would have been launched.
-        noted: Of each different call: ``label`` (what is called), ``form``, ``text`` (source of the entry), ``arguments`` (specification
-            or plain value each), ``parameters``, ``backward``, ``launches``, ``error`` (what it raised), ``unread`` (why no entry says it).
+        script: Which script is at work: ``driver`` or ``perf``.
+        noted: Of each different call: ``label`` (what is called), ``script`` (that made it), ``form``, ``text`` (source of the entry),
+            ``arguments`` (specification or plain value each), ``parameters``, ``backward``, ``launches``, ``error`` (what it raised),
+            ``odd`` (it gave what is no tensor, too), ``unread`` (why no entry says it).
         made: Instances of the module's classes by id, with what they were made from.
     """
 
     def __init__(self) -> None:
         self.launches = 0
+        self.script = "driver"
         self.noted: list[dict[str, Any]] = []
         self.made: Made = {}
 
     def note(self, label: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], instance: Any = None) -> dict[str, Any]:
         """Notes a call, once."""
         entry: dict[str, Any] = {"label": label, "form": "function", "text": "", "arguments": [], "parameters": {}}
-        entry |= {"backward": False, "launches": 0, "error": "", "unread": ""}
+        entry |= {"backward": False, "launches": 0, "error": "", "unread": "", "odd": False, "script": self.script}
         try:
             text = Text(self.made)
             if instance is None:
@@ -207,7 +269,9 @@ class Spy:
             return Spy(made, self.label, self.calls, made) if isinstance(made, torch.nn.Module) else made
         entry, before = self.calls.note(self.label, given, named, self.instance), self.calls.launches
         try:
-            return self.item(*given, **named)
+            result = self.item(*given, **named)
+            entry["odd"] = entry["odd"] or _is_odd(result)
+            return result
         except Exception as error:
             entry["error"] = entry["error"] or describe(error)["message"]
             raise
@@ -229,6 +293,13 @@ class Spy:
             return Spy(self.item[sizes], f"{self.label}[{sizes}]", self.calls)(*args, **kwargs)
 
         return launch
+
+
+def _is_odd(result: Any) -> bool:
+    """Whether it holds something that is neither a tensor nor None."""
+    parts = result.values() if isinstance(result, dict) else result if isinstance(result, tuple | list) else ()
+    plain = result is None or isinstance(result, torch.Tensor | dict | tuple | list)
+    return not plain or any(map(_is_odd, parts))
 
 
 def _bare(item: Any) -> Any:

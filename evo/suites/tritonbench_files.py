@@ -1,26 +1,24 @@
-"""Reads TritonBench-G, from a folder that the user names: the calls a file's test makes, as tasks; none of its code lives here.
+"""Reads TritonBench's files, from a folder that the user names: the calls that a file's scripts make; none of its code lives here.
 
 A file has its kernels above one line of exactly 146 ``#``, and below it a test that calls them. The test is run in a sandbox, which
-notes each call with its arguments. There is no reference to judge results by: these tasks say what is called, and on what.
+notes each call with its arguments.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evo.errors import TaskError, WorkerDied
+from evo.suites.recording import Recording
 from evo.tasks.base import Argument, Case, Task, TensorSpec
-from evo.tracing.sandbox import ForkServer, Limits
 
 SEPARATOR = "#" * 146
 ENTRY = "suite_entry"
 """What every module here defines: a function (or class) that makes one kind of call of the file's test."""
-RECORDING_S = 90.0
-"""Wall seconds that a file's test may take."""
 
 
 @dataclass(frozen=True)
@@ -95,33 +93,29 @@ def read_file(path: Path) -> SuiteFile:
     return SuiteFile(path, kernels, test)
 
 
-class Recording:
-    """Owns a sandbox in which tests run. Not thread-safe.
+@dataclass(frozen=True)
+class CallGroup:
+    """Calls of one form, that differ in tensors and numbers alone.
 
-    Args:
-        target: What the GPU claims to be, e.g. ``cuda:90``.
+    Attributes:
+        label: What is called.
+        text: Source of the entry that makes them.
+        form, parameters, backward: See `evo.tasks.base.Task`.
+        odd: Whether it gives what is no tensor, too, which a task leaves out.
+        calls: Arguments of each, with the script that made it (``driver`` or ``perf``).
     """
 
-    def __init__(self, target: str) -> None:
-        self._target = target
-        preload = ("evo.suites.recording_child",)
-        self._server = ForkServer("record", Limits(cpu_s=int(RECORDING_S)), preload=preload)
-
-    def calls(self, file: SuiteFile) -> Recorded:
-        """What the file's test calls. Never raises for a bad file."""
-        request = {"source": file.kernels, "driver": file.test, "target": self._target}
-        try:
-            answer = self._server.call("evo.suites.recording_child:record", request, deadline_s=RECORDING_S)
-        except WorkerDied as error:
-            return Recorded((), (), "", str(error))
-        return _read_answer(file, answer)
-
-    def close(self) -> None:
-        """Ends the sandbox."""
-        self._server.close()
+    label: str
+    text: str
+    form: Literal["function", "module"]
+    parameters: Mapping[str, TensorSpec]
+    backward: bool
+    odd: bool
+    calls: tuple[tuple[str, tuple[Argument, ...]], ...]
 
 
-def _read_answer(file: SuiteFile, answer: Mapping[str, Any]) -> Recorded:
+def call_groups(answer: Mapping[str, Any]) -> tuple[tuple[CallGroup, ...], tuple[tuple[str, str], ...]]:
+    """The calls in a recording's answer, by form; and those that no task says, with why."""
     groups: dict[tuple[str, str, bool], list[Mapping[str, Any]]] = {}
     unread: list[tuple[str, str]] = []
     for call in answer["calls"]:
@@ -129,10 +123,19 @@ def _read_answer(file: SuiteFile, answer: Mapping[str, Any]) -> Recorded:
         if problem:
             unread.append((call["label"], problem))
         else:
-            key = (call["text"], str(call["parameters"]), call["backward"])
-            groups.setdefault(key, []).append(call)
-    called = tuple(_called(file, number, calls) for number, calls in enumerate(groups.values()))
-    return Recorded(called, tuple(unread), answer["module"], answer["driver"])
+            groups.setdefault((call["text"], str(call["parameters"]), call["backward"]), []).append(call)
+    return tuple(map(_group, groups.values())), tuple(unread)
+
+
+def recorded_calls(recording: Recording, file: SuiteFile) -> Recorded:
+    """What the file's test calls, as tasks without a reference: they say what is called, and on what. Never raises for a bad file."""
+    try:
+        answer = recording.answer(file.kernels, file.test)
+    except WorkerDied as error:
+        return Recorded((), (), "", str(error))
+    groups, unread = call_groups(answer)
+    called = tuple(_called(file, number, group) for number, group in enumerate(groups))
+    return Recorded(called, unread, answer["module"], answer["driver"])
 
 
 def _unfit(call: Mapping[str, Any]) -> str:
@@ -145,32 +148,47 @@ def _unfit(call: Mapping[str, Any]) -> str:
     return ""
 
 
-def _called(file: SuiteFile, number: int, calls: list[Mapping[str, Any]]) -> Called:
+def _group(calls: Sequence[Mapping[str, Any]]) -> CallGroup:
     first = calls[0]
-    cases = tuple(_case(f"call_{place}", call["arguments"]) for place, call in enumerate(calls))
+    return CallGroup(
+        first["label"],
+        first["text"],
+        first["form"],
+        {name: _specified(item) for name, item in first["parameters"].items()},
+        first["backward"],
+        any(call["odd"] for call in calls),
+        tuple((call["script"], tuple(map(_argument, call["arguments"]))) for call in calls),
+    )
+
+
+def _called(file: SuiteFile, number: int, group: CallGroup) -> Called:
+    given = [arguments for _, arguments in group.calls]
     task = Task(
         name=f"tritonbench_{file.name}_{number}",
-        description=f"{first['label']} of {file.path.name} of TritonBench-G, as its test calls it.",
+        description=f"{group.label} of {file.path.name} of TritonBench-G, as its test calls it.",
         entry=ENTRY,
         reference=_unjudged,
-        training_cases=cases,
+        training_cases=tuple(plain_case(f"call_{place}", arguments) for place, arguments in enumerate(given)),
         held_out_cases=(),
-        small_cases=(_case("small", first["arguments"]),),
+        small_cases=(plain_case("small", given[0]),),
         starting_kernels=(),
-        form=first["form"],
-        parameters={name: _specified(item) for name, item in first["parameters"].items()},
-        backward=first["backward"],
+        form=group.form,
+        parameters=group.parameters,
+        backward=group.backward,
         kind="tritonbench",
     )
-    return Called(
-        first["label"], f"{file.kernels}\n\nimport torch\nimport triton\nimport triton.language\n\n\n{first['text']}", task
-    )
+    return Called(group.label, module_text(file.kernels, group.text), task)
 
 
-def _case(name: str, arguments: list[Any]) -> Case:
-    given = tuple(map(_argument, arguments))
-    moved = sum(item.nbytes for item in given if isinstance(item, TensorSpec))
-    return Case(name, given, max(moved, 1), 0)
+def module_text(kernels: str, entry: str) -> str:
+    """A kernel part with an entry."""
+    return f"{kernels}\n\nimport torch\nimport triton\nimport triton.language\n\n\n{entry}"
+
+
+def plain_case(name: str, arguments: Sequence[Argument], outputs: int = 0) -> Case:
+    """A case whose operations are not known, with bytes of its outputs."""
+    moved = sum(item.nbytes for item in arguments if isinstance(item, TensorSpec)) + outputs
+    return Case(name, tuple(arguments), max(moved, 1), 0)
 
 
 def _argument(item: Any) -> Argument:

@@ -30,12 +30,13 @@ __all__ = ["builtin_tasks", "check_task", "load_task", "reference_source", "star
 _FIELDS = {cls.__name__: tuple(field.name for field in dataclasses.fields(cls)) for cls in (Task, Case, TensorSpec, Tolerance)}
 
 
-def load_task(reference: str, base: Path | None = None) -> Task:
+def load_task(reference: str, base: Path | None = None, *, check: bool = True) -> Task:
     """Loads and checks a task.
 
     Args:
         reference: A builtin name (``softmax``), a path of a Python file, or a dotted module; it must define `TASK`.
         base: Folder that relative paths start from; the working directory if None.
+        check: See `check_task`; processes of an evaluator are given tasks that whoever began the run has checked.
 
     Raises:
         TaskError: No such task, or it is broken; see `check_task`.
@@ -54,7 +55,8 @@ def load_task(reference: str, base: Path | None = None) -> Task:
     if not isinstance(task, Task):
         raise TaskError(where, given=f"TASK of type {type(task).__name__}", allowed="an evo.tasks.base.Task")
     task = dataclasses.replace(task, path=Path(where).resolve())
-    check_task(task)
+    if check:
+        check_task(task)
     return task
 
 

@@ -23,7 +23,8 @@ from evo.commands.measured import described
 from evo.errors import TaskError
 from evo.knobs import read_knobs
 from evo.records import Configuration, Failure, Status
-from evo.suites.tritonbench_files import Called, Recorded, Recording, read_file, suite_files
+from evo.suites.recording import Recording
+from evo.suites.tritonbench_files import Called, Recorded, read_file, recorded_calls, suite_files
 from evo.tracing.workbench import Job, Workbench
 
 VERDICTS = ("failed", "refused", "hosted", "unread", "replayed")
@@ -130,7 +131,7 @@ def _lent(spare: SimpleQueue[Recording]) -> Iterator[Recording]:
 def _file_row(path: Path, recording: Recording, bench: Workbench) -> dict[str, Any]:
     """A file's verdict, its calls' verdicts and reasons."""
     try:
-        recorded = recording.calls(read_file(path))
+        recorded = recorded_calls(recording, read_file(path))
     except TaskError as error:
         return _row(path, "failed", [_reason("layout", "failed", str(error))], Recorded((), (), "", ""))
     calls = [reason for called in recorded.called for reason in _traced(called, bench)]

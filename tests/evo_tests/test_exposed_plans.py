@@ -11,7 +11,8 @@ import torch
 
 from evo.knobs import read_knobs
 from evo.records import Configuration
-from evo.suites.tritonbench_files import Recording, read_file, suite_files
+from evo.suites.recording import Recording
+from evo.suites.tritonbench_files import read_file, recorded_calls, suite_files
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tracing.plan import LaunchPlan
 from evo.tracing.tracer import Tracer
@@ -84,7 +85,7 @@ def test_files_of_tritonbench_keep_their_plans() -> None:
     recording, tracer, same = Recording("cuda:90"), Tracer("cuda:90"), 0
     try:
         for path in suite_files(Path(os.environ[SUITE])):
-            for called in recording.calls(read_file(path)).called:
+            for called in recorded_calls(recording, read_file(path)).called:
                 case = called.task.training_cases[0]
                 before = tracer.trace(called.source, called.task, case, Configuration({}))
                 if isinstance(before, LaunchPlan):

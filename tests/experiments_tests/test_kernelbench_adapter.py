@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evo.errors import TaskError
-from evo.suites.kernelbench_problems import find_problem, problem_task, read_problem, task_file
+from evo.suites.kernelbench_problems import ModelCall, find_problem, problem_task, read_problem, task_file
 from evo.tasks.base import TensorSpec
 from evo.tasks.inputs import make_inputs
 from evo.tasks.loading import load_task
@@ -120,7 +120,6 @@ def test_a_random_factor_is_noted(tmp_path: Path) -> None:
         ("* 4 - 2", ".softmax(dim=-1)", "softmax"),
         ("torch.rand(rows, width) * 4 - 2", "torch.triu(torch.rand(rows, width))", "triu"),
         ("torch.rand(rows, width) * 4 - 2", "'text'", "a str"),
-        ("nn.LayerNorm(width)", "nn.BatchNorm1d(width)", "buffers"),
         ("def get_inputs", "def inputs", "get_inputs"),
         ("[width]", "[no_such_name]", "no_such_name"),
     ],
@@ -128,6 +127,21 @@ def test_a_random_factor_is_noted(tmp_path: Path) -> None:
 def test_what_no_task_can_say_is_refused_with_a_reason(tmp_path: Path, old: str, new: str, reason: str) -> None:
     with pytest.raises(TaskError, match=reason):
         read_problem(problem(tmp_path, NORM.replace(old, new)), [])
+
+
+def test_running_statistics_are_not_kept_and_other_buffers_are_constants(tmp_path: Path) -> None:
+    path = problem(tmp_path, NORM.replace("nn.LayerNorm(width)", "nn.BatchNorm1d(width)"))
+    setting = read_problem(path, [{"rows": 3, "width": 5}]).small[0]
+    x, *parameters = (torch.randn(item.shape) for item in setting.case.arguments if isinstance(item, TensorSpec))
+    expected = torch.nn.functional.batch_norm(x, None, None, *parameters, training=True)
+    call = ModelCall(setting.model)
+    assert torch.equal(call(x, *parameters), expected)
+    assert torch.equal(call(x, *parameters), expected)
+    masked = NORM.replace("self.norm = nn.LayerNorm(width)", "self.register_buffer('mask', torch.arange(width) > 1)")
+    masked = masked.replace("self.norm(x)", "x * self.mask")
+    setting = read_problem(problem(tmp_path, masked), [{"rows": 3, "width": 5}]).small[0]
+    x = torch.ones(3, 5, dtype=torch.float64)
+    assert ModelCall(setting.model)(x).tolist() == [[0.0, 0.0, 1.0, 1.0, 1.0]] * 3
 
 
 def test_an_unknown_constant_and_a_missing_problem_are_named(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""What a trace of a suite's kernel tells of its calls: which run, what they update and return, and which torch operators they use."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evo.errors import TaskError
+from evo.evaluation.aliasing import Sharing, output_values, plan_sharing
+from evo.knobs import read_knobs
+from evo.records import Configuration, Failure, Status
+from evo.suites.calls import Call, Chosen, Composed
+from evo.suites.tritonbench_files import ENTRY
+from evo.tasks.base import Case, Task, TensorSpec
+from evo.tracing.effects import written_by
+from evo.tracing.plan import VALUE_DTYPES, LaunchPlan
+from evo.tracing.workbench import Job, Workbench
+
+_OPERATORS = "rejected:operators:"
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Cases that run, and what is known of all of them.
+
+    Attributes:
+        small, training, held_out: As in a task.
+        mutates: Positions of arguments that are updated.
+        sharing: Which outputs lie in an argument or overlap each other, see `evo.evaluation.aliasing.Sharing`.
+        operators: Of torch, that the kernel's own wrapper uses.
+    """
+
+    small: tuple[Case, ...]
+    training: tuple[Case, ...]
+    held_out: tuple[Case, ...]
+    mutates: tuple[int, ...]
+    sharing: Sharing
+    operators: frozenset[str]
+
+
+def launched(source: str, calls: Composed, picked: Chosen, bench: Workbench, notes: list[str]) -> Launched:
+    """Traces every chosen call; those that cannot be traced are left out, and noted.
+
+    Raises:
+        TaskError: No small or no scored call is left.
+    """
+    names = calls.names()
+    every: dict[Call, Case] = {call: calls.case(call, names[call]) for group in vars(picked).values() for call in group}
+    plans, operators = _plans(source, list(every.values()), bench)
+    mutates = tuple(sorted({place for plan in plans.values() if plan is not None for place in _updated(plan)}))
+    good: dict[Call, Case] = {}
+    failures: list[str] = []
+    for call, case in every.items():
+        plan = plans.get(case.name)
+        if isinstance(plan, Failure):
+            failures.append(" ".join(plan.message.split())[:300])
+        elif any(place >= len(case.arguments) or not isinstance(case.arguments[place], TensorSpec) for place in mutates):
+            failures.append(f"case {case.name} updates other arguments than the rest")
+        else:
+            good[call] = calls.case(call, case.name, _returned_bytes(plan) if plan is not None else 0)
+    notes += [f"a size is left out: {text}" for text in dict.fromkeys(failures)]
+    small, training, held_out = (tuple(good[call] for call in group if call in good) for group in vars(picked).values())
+    if not training:
+        training, held_out = held_out[:1], held_out[1:]
+    if not small or not training:
+        raise TaskError("the suite's own kernel", given="; ".join(dict.fromkeys(failures)) or "no size left")
+    small = tuple(dataclasses.replace(case, name=f"small_{case.name}") for case in small)
+    shared = (plan_sharing(plan) for plan in plans.values() if isinstance(plan, LaunchPlan))
+    return Launched(small, training, held_out, mutates, frozenset().union(*shared), operators)
+
+
+def _plans(source: str, cases: Sequence[Case], bench: Workbench) -> tuple[dict[str, LaunchPlan | Failure | None], frozenset[str]]:
+    """A plan by case, None where the wrapper looks at values; traced again with the operators that its wrapper uses."""
+    try:
+        configuration = read_knobs(source).default
+    except ValueError:
+        configuration = Configuration()  # the tracer's lint says what is wrong
+    operators: frozenset[str] = frozenset()
+    for attempt in range(2):
+        task = _task(source, cases, operators, attempt)
+        made = bench.prepare([Job(source, task, case, configuration, binaries=False) for case in cases])
+        wanted = {
+            name
+            for item in made
+            if isinstance(item, Failure) and item.signature.startswith(_OPERATORS)
+            for name in item.signature.removeprefix(_OPERATORS).split(",")
+        }
+        if not wanted:
+            break
+        operators |= wanted
+    found: dict[str, LaunchPlan | Failure | None] = {}
+    for case, item in zip(cases, made, strict=True):
+        if isinstance(item, Failure):
+            found[case.name] = None if item.status is Status.UNTRACEABLE else item
+        else:
+            found[case.name] = item.plan
+    return found, operators
+
+
+def _task(source: str, cases: Sequence[Case], operators: frozenset[str], attempt: int) -> Task:
+    small = dataclasses.replace(cases[0], name="it is not looked at")
+    return Task(
+        name=f"suite_{attempt}", description="", entry=ENTRY, reference=_task, training_cases=tuple(cases), held_out_cases=(),
+        small_cases=(small,), starting_kernels=(), allowed_operators=operators,
+    )  # fmt: skip
+
+
+def _updated(plan: LaunchPlan | Failure) -> set[int]:
+    if isinstance(plan, Failure):
+        return set()
+    written = {storage for step in plan.steps.get("forward", ()) for storage in written_by(step, plan)}
+    return {
+        int(source.key) for source in plan.sources if source.kind == "argument" and plan.values[source.value].storage in written
+    }
+
+
+def _returned_bytes(plan: LaunchPlan | Failure) -> int:
+    if isinstance(plan, Failure):
+        return 0
+    values = [plan.values[place] for place in output_values(plan.outputs)]
+    return sum(math.prod(value.shape) * VALUE_DTYPES[value.dtype] for value in values)

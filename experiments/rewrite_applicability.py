@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, i
 from evo.commands.measured import described, measured_with, typed, write_results
 from evo.registry import find_operators
 from experiments.rewrites.corpus import TRITONBENCH, Specimen, liger_specimens, tritonbench_specimens
-from experiments.rewrites.proving import ROUNDINGS, Job, Prover
+from experiments.rewrites.proving import Job, Prover, bound
 from operators.rewrite.base import Rewrite
 
 NAME = "rewrites_applicability"
@@ -58,18 +58,18 @@ def outcome(specimen: Specimen, provers: Mapping[str, Prover], most: int, deadli
         for place, binary in zip(here, provers["compile"].answer(job.encoded())["children"], strict=True):
             binaries[place] = binary
     for (name, _), verdict, binary in zip(children, verdicts, binaries, strict=True):
-        answer["rewrites"][name].append({"verdict": judged(name, verdict), "run": verdict, "compiled": binary})
+        answer["rewrites"][name].append({"verdict": judged(name, verdict, specimen.source), "run": verdict, "compiled": binary})
     return answer
 
 
-def judged(name: str, verdict: Mapping[str, Any]) -> str:
+def judged(name: str, verdict: Mapping[str, Any], source: str) -> str:
     """``proved``, ``wrong`` or ``not run``."""
     if "failure" in verdict:
         slow = verdict["failure"] == "original" or "took more" in verdict["failure"]
         return "not run" if slow else "wrong"
     cls = find_operators()[name]
     assert issubclass(cls, Rewrite)
-    return "proved" if verdict["error"] <= (0 if cls.exact else ROUNDINGS) else "wrong"
+    return "proved" if verdict["error"] <= bound(source, exact=cls.exact) else "wrong"
 
 
 def looked_at(specimens: Sequence[Specimen], given: argparse.Namespace) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ def replaced(root: Any, old: str, new: str) -> Any:
 
 
 def _dump(text: str) -> str:
-    return ast.dump(ast.parse(text.strip(), mode="eval"))
+    return ast.dump(ast.parse(f"({text.strip()}\n)", mode="eval"))  # it may be part of an expression that spans several lines
 
 
 def expression(text: str) -> cst.BaseExpression:

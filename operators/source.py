@@ -63,12 +63,14 @@ class Launch:
         kernel: Name of the kernel.
         function: The function it stands in.
         arguments: Parameter or launch option → argument.
+        unpacks: It also unpacks a dictionary, which can hold nothing but launch options: every parameter is given.
     """
 
     call: cst.Call
     kernel: str
     function: cst.FunctionDef
     arguments: Mapping[str, cst.Arg]
+    unpacks: bool = False
 
     def text(self, parameter: str) -> str:
         """Source of an argument.
@@ -237,15 +239,20 @@ def _kernel(node: cst.FunctionDef) -> Kernel | None:
 def _launch(call: cst.Call, function: cst.FunctionDef, kernels: Mapping[str, Kernel]) -> Launch | None:
     name = cst.ensure_type(cst.ensure_type(call.func, cst.Subscript).value, cst.Name).value
     kernel = kernels.get(name)
-    if kernel is None or any(argument.star for argument in call.args):
+    if kernel is None or any(argument.star == "*" for argument in call.args):
         return None
     arguments: dict[str, cst.Arg] = {}
+    unpacks = False
     for position, item in enumerate(call.args):
-        if item.keyword is not None:
+        if item.star:
+            unpacks = True
+        elif item.keyword is not None:
             arguments[item.keyword.value] = item
         elif position < len(kernel.parameters):
             arguments[kernel.parameters[position]] = item
-    return Launch(call, name, function, arguments)
+    if unpacks and not set(kernel.parameters) <= set(arguments):
+        return None
+    return Launch(call, name, function, arguments, unpacks)
 
 
 def assigned(function: cst.FunctionDef | cst.Module, name: str) -> list[cst.CSTNode]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evo.suites.tritonbench_files import SEPARATOR
+from experiments.rewrites.liger_calls import LIGER_CALLS
+from experiments.rewrites.proving import LIGER
 from operators.rewrite.name_arguments import NameArguments
 from operators.rewriting import offers
 
 ROOT = Path(__file__).resolve().parents[2]
-TRITONBENCH, LIGER = "TRITON_EVOLVE_TRITONBENCH", "TRITON_EVOLVE_LIGER"
-"""Environment variables that name the folder TritonBench_G_v1, and an unpacked wheel of Liger."""
+TRITONBENCH = "TRITON_EVOLVE_TRITONBENCH"
+"""Environment variable that names the folder TritonBench_G_v1."""
 FOLDERS = {
     "starts": "evo/tasks/starts",
     "kernels": "tests/operators_tests/kernels",
@@ -58,10 +60,14 @@ def tritonbench_specimens() -> list[Specimen]:
 
 
 def liger_specimens() -> list[Specimen]:
-    """Modules of Liger that stand alone, without a way to call them; none where the environment names no folder."""
+    """Modules of Liger, some with a way to call them; none where the environment names no folder."""
     folder = os.environ.get(LIGER, "")
     paths = sorted((Path(folder) / "liger_kernel/ops").glob("*.py")) if folder else []
-    return [Specimen(f"liger/{path.stem}", path.read_text()) for path in paths if "@triton.jit" in path.read_text()]
+    return [
+        Specimen(f"liger/{path.stem}", path.read_text(), LIGER_CALLS.get(path.stem, ""))
+        for path in paths
+        if "@triton.jit" in path.read_text()
+    ]
 
 
 DRIVER = """
@@ -80,7 +86,9 @@ CALLS = {
     "starts/rms_norm": "rms_norm(drawn(3, 37), drawn(3, 37), drawn(37), 1e-5)",
     "starts/softmax": "softmax(drawn(3, 37, dtype=half)), softmax(drawn(2, 64, dtype=half))",
     "starts/swiglu": "swiglu(drawn(3, 37, dtype=half), drawn(3, 37, dtype=half)), swiglu(drawn(2, 64), drawn(2, 64))",
+    "kernels/weight_gradient": "entry(drawn(7, 37), drawn(7, 37)), entry(drawn(8, 64), drawn(8, 64))",
     "kernels/add_relu": "entry(drawn(3, 37), drawn(3, 37)), entry(drawn(2, 1024), drawn(2, 1024))",
+    "kernels/atomic_sums": "entry(drawn(3, 37)), entry(drawn(70, 64))",
     "kernels/l2_normalise": "entry(drawn(3, 37)), entry(drawn(2, 64))",
     "kernels/layer_norm": "entry(drawn(3, 37), drawn(37), drawn(37)), entry(drawn(2, 64), drawn(64), drawn(64))",
     "kernels/log_softmax": "entry(drawn(3, 37)), entry(drawn(2, 64))",

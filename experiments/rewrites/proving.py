@@ -15,6 +15,8 @@ from typing import Any
 ROUNDINGS = 64.0
 """By how many roundings results of a child may differ where its sums have another order; see `prove_child.compared`."""
 ROOT = Path(__file__).resolve().parents[2]
+LIGER = "TRITON_EVOLVE_LIGER"
+"""Environment variable that names an unpacked wheel of Liger, whose modules import each other."""
 CHILDREN = {"offer": "offer_child", "interpret": "prove_child", "compile": "prove_child"}
 
 
@@ -41,6 +43,12 @@ class Job:
         return vars(self) | {"config": dict(self.config)}
 
 
+def bound(source: str, *, exact: bool) -> float:
+    """By how many roundings children may differ: by none where a rewrite keeps bits, unless the kernel's own additions are atomic, whose
+    order nothing tells."""
+    return 0.0 if exact and "atomic_add" not in source else ROUNDINGS
+
+
 class Prover:
     """A child process that answers one job after another.
 
@@ -51,7 +59,8 @@ class Prover:
 
     def __init__(self, how: str) -> None:
         command = [sys.executable, "-m", f"experiments.rewrites.{CHILDREN[how]}", how]
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), os.environ.get(LIGER, ""))))
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
         )

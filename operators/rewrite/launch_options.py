@@ -37,7 +37,7 @@ class LaunchOptions(Rewrite):
         """Up to two sites per launch."""
         for launch in source.launches:
             kernel = source.kernels[launch.kernel]
-            if kernel.decorated:
+            if kernel.decorated or launch.unpacks:  # the dictionary may have the option already
                 continue
             if "maxnreg" not in launch.arguments:
                 yield Site(

@@ -43,7 +43,7 @@ class ParameteriseTile(Rewrite):
             for guard in _tiles(kernel):
                 strategy = f"the tile size {guard.block} of {kernel.name} is a knob"
                 yield Site(strategy, partial(_tile, source, kernel, launch, guard))
-            for option, default, choices in _options(kernel):
+            for option, default, choices in () if launch.unpacks else _options(kernel):  # the dictionary may have it
                 if option not in launch.arguments or _integer(launch.arguments[option].value) is not None:
                     strategy = f"{option} of {kernel.name} is a knob"
                     yield Site(strategy, partial(_option, source, launch, option, default, choices))

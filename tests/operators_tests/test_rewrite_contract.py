@@ -11,7 +11,7 @@ import pytest
 
 from evo.registry import find_operators
 from experiments.rewrites.corpus import SMALL, TRITONBENCH, own_specimens, tritonbench_specimens
-from experiments.rewrites.proving import ROUNDINGS, Job, compiled, interpreted
+from experiments.rewrites.proving import Job, bound, compiled, interpreted
 from operators.rewrite.base import Rewrite
 from operators.rewriting import offers
 
@@ -20,6 +20,7 @@ every = pytest.mark.parametrize("name", REWRITES)
 SPECIMENS = {specimen.name: specimen for specimen in own_specimens()}
 CORPUS = [
     "starts/attention", "starts/gemm_bias_gelu", "starts/rms_norm", "starts/softmax", "kernels/looped_norm", "kernels/scale_columns",
+    "kernels/atomic_sums", "kernels/weight_gradient",
     "tuning/gemm", "tuning/gemm named", "tuning/column_sum named", "tuning/row_sum named",
 ]  # fmt: skip
 BLACKWELL = {"specialise_warps"}
@@ -60,7 +61,7 @@ def test_children_compute_what_their_parents_do(children):
     for items, answer in zip(groups, interpreted(jobs), strict=True):
         assert "failure" not in answer, (items[0][0], answer)
         for (kernel, name, strategy, source), verdict in zip(items, answer["children"], strict=True):
-            right = "failure" not in verdict and verdict["error"] <= (0 if REWRITES[name].exact else ROUNDINGS)
+            right = "failure" not in verdict and verdict["error"] <= bound(SPECIMENS[kernel].source, exact=REWRITES[name].exact)
             if not right:
                 problems.append(f"{name} on {kernel}: {strategy}: {verdict}\n{source}")
     assert not problems, "\n\n".join(problems)
@@ -112,8 +113,9 @@ def test_children_of_tritonbench_compute_what_their_parents_do(name):
             jobs.append(Job(specimen.source, (found[0].source,), specimen.driver, SMALL, deadline_s=5))
     for job, answer in zip(jobs, interpreted(jobs), strict=True):
         for verdict in answer.get("children", []):
-            bound = 0 if rewrite.exact else ROUNDINGS
             if "took more" not in verdict.get("failure", ""):
-                assert verdict.get("error", float("inf")) <= bound, f"{verdict}\n{job.children[0]}"
+                assert verdict.get("error", float("inf")) <= bound(job.original, exact=rewrite.exact), (
+                    f"{verdict}\n{job.children[0]}"
+                )
                 proved += 1
     assert proved >= 5 or len(jobs) < 5

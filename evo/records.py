@@ -424,6 +424,8 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker_lost"
     QUARANTINED = "quarantined"
     """A device is used no more; of no task, the reason names it."""
+    BATCH = "batch"
+    """Requests to a model were sent as one and will be answered within a day; of no task, see `evo.cluster.receipts`."""
     CLUSTER = "cluster"
     """A node, a worker or a device came, went or failed; of no task, the reason tells what happened and what was done."""
     PROPOSED = "proposed"

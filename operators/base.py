@@ -77,6 +77,7 @@ class Context:
         examples: Good kernels similar to the first parent, most similar first.
         lessons: What failures in the lineage taught, newest last.
         worked: Strategies that measurably gained on any island of the task, newest last.
+        request: The number of the request in its run, equal in every attempt to answer it; None outside of runs.
     """
 
     task: str
@@ -93,6 +94,7 @@ class Context:
     examples: tuple[Example, ...] = ()
     lessons: tuple[str, ...] = ()
     worked: tuple[str, ...] = ()
+    request: int | None = None
 
 
 class Operator(ABC):

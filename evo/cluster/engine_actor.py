@@ -65,7 +65,9 @@ class EngineActor:
             clock=time.monotonic,
             models=[section.key for section in config.models],
         )
-        self._spending = Spending(config, self._engine.spent, self._engine.spend_up_to)
+        self._spending = Spending(
+            config, self._engine.spent, self._engine.spend_up_to, self._engine.events, self._engine.note_batch
+        )
         self._bell = asyncio.Event()
         self._ticker = asyncio.create_task(self._tick())
         return self._engine.progress()
@@ -184,6 +186,15 @@ class EngineActor:
         """See `evo.cluster.spending.Spending.settle`."""
         with self._recording(ring=False):
             self._spending.settle(name, dollars, tokens)
+
+    async def sent(self, batch: str, requests: dict[str, str]) -> None:
+        """See `evo.cluster.spending.Spending.sent`."""
+        with self._recording(ring=False):
+            self._spending.sent(batch, requests)
+
+    async def regain(self, worker: str, life: int, name: str, request: str) -> tuple[str, float, int] | None:
+        """See `evo.cluster.spending.Spending.regain`."""
+        return self._spending.regain(worker, life, name, request)
 
     async def permission(self, endpoint: str, ticket: str, tokens: int) -> float:
         """See `operators.models.limits.Bucket.claim`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from evo.cluster.proposing import propose
 from evo.cluster.setup import build_operators
@@ -15,6 +15,7 @@ from evo.errors import SpendLimitError
 from evo.records import NoProposal, Proposal
 from evo.search.engine import Engine
 from evo.search.progress import Progress
+from operators.models.ledger import Reservation
 from operators.models.limits import LocalLimiter, new_ticket
 
 LOOK_S = 0.5
@@ -31,13 +32,13 @@ class _Reserved:
 
     def __init__(self, spending: Spending, name: str, dollars: float, tokens: int) -> None:
         self._spending = spending
-        self._name = name
+        self.name = name
         self.dollars = dollars
         self.tokens = tokens
 
     def settle(self, dollars: float, tokens: int) -> None:
         """See `operators.models.ledger.Reservation.settle`."""
-        self._spending.settle(self._name, dollars, tokens)
+        self._spending.settle(self.name, dollars, tokens)
 
 
 class StoredAccount:
@@ -49,7 +50,7 @@ class StoredAccount:
     """
 
     def __init__(self, config: RunConfig, engine: Engine) -> None:
-        self._spending = Spending(config, engine.spent, engine.spend_up_to)
+        self._spending = Spending(config, engine.spent, engine.spend_up_to, engine.events, engine.note_batch)
         self._cap = config.budget.dollars
 
     @property
@@ -64,6 +65,16 @@ class StoredAccount:
         if refusal:
             raise SpendLimitError(refusal)
         return _Reserved(self._spending, name, dollars, tokens)
+
+    async def sent(self, batch: str, requests: Mapping[str, Reservation]) -> None:
+        """See `operators.models.ledger.Account.sent`."""
+        self._spending.sent(batch, {request: item.name for request, item in requests.items() if isinstance(item, _Reserved)})
+
+    async def regain(self, request: str) -> tuple[str, _Reserved] | None:
+        """See `operators.models.ledger.Account.regain`."""
+        name = new_ticket()
+        known = self._spending.regain(_WORKER, 0, name, request)
+        return None if known is None else (known[0], _Reserved(self._spending, name, *known[1:]))
 
 
 async def make_proposals(engine: Engine, config: RunConfig, wanted: int, interrupted: Callable[[], str | None]) -> str:

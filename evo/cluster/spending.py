@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from evo.cluster.receipts import Sent, batch_event, sent_before
 from evo.config import ModelSection, RunConfig
 from evo.errors import SpendLimitError
-from evo.records import Spent
-from operators.models.ledger import Held, Ledger
+from evo.records import Event, Spent
+from operators.models.ledger import Held, Ledger, Reservation
 from operators.models.limits import Bucket, new_ticket, worth_waiting
 
 _GONE = "whoever asked has gone"
@@ -44,9 +45,18 @@ class Spending:
         config: The run.
         spent: What earlier sessions used; what was held at their end counts as spent.
         commit: Records what models have cost or may yet cost in all, in dollars and tokens.
+        events: What earlier sessions recorded, of which batches under way are of interest.
+        note: Records that a batch is under way.
     """
 
-    def __init__(self, config: RunConfig, spent: Spent, commit: Callable[[float, int], None]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        spent: Spent,
+        commit: Callable[[float, int], None],
+        events: Iterable[Event] = (),
+        note: Callable[[Event], None] = lambda _: None,
+    ) -> None:
         self._ledger = Ledger(
             config.budget.dollars,
             config.budget.tokens,
@@ -56,6 +66,8 @@ class Spending:
             lost_tokens=spent.held_tokens,
         )
         self._commit = commit
+        self._note = note
+        self._sent = sent_before(events)
         self._buckets = buckets_of(config)
         self._held: dict[str, tuple[str, Held]] = {}
         self._waiting: dict[str, str] = {}
@@ -98,7 +110,40 @@ class Spending:
         self._waiting.pop(name, None)
         if name in self._held:
             self._held.pop(name)[1].settle(dollars, tokens)
+            for sent in self._sent.values():
+                if sent.reservation == name:  # whoever fetches it again, for the outcome was not recorded, holds nothing more
+                    sent.dollars, sent.tokens = 0.0, 0
             self._update()
+
+    def sent(self, batch: str, requests: Mapping[str, str]) -> None:
+        """Records which requests are on their way in a batch.
+
+        Args:
+            batch: The endpoint's name for it.
+            requests: Name of the request → name of its reservation.
+        """
+        held = {request: self._held[name][1] for request, name in requests.items() if name in self._held}
+        sent = {request: Sent(batch, item.dollars, item.tokens, requests[request]) for request, item in held.items()}
+        self._note(batch_event(batch, sent))
+        self._sent |= sent
+
+    def regain(self, worker: str, life: int, name: str, request: str) -> tuple[str, float, int] | None:
+        """Gives what a dead worker held for a request of a batch to whoever fetches its reply.
+
+        Args:
+            worker, life: Who asks.
+            name: Of its reservation from here on.
+            request: Name of the request.
+
+        Returns:
+            The endpoint's name for the batch, dollars and tokens; None where the request is in none, or whoever sent it is alive.
+        """
+        known = self._sent.get(request)
+        if known is None or known.reservation in self._held or life != self._lives[worker]:
+            return None
+        self._held[name] = (worker, self._ledger.recover(known.dollars, known.tokens))
+        known.reservation = name
+        return known.batch, known.dollars, known.tokens
 
     def lost(self, worker: str) -> None:
         """A proposer died: what it held may have been billed, and counts as spent."""
@@ -129,13 +174,13 @@ class _Reserved:
 
     def __init__(self, engine: Any, name: str, dollars: float, tokens: int) -> None:
         self._engine = engine
-        self._name = name
+        self.name = name
         self.dollars = dollars
         self.tokens = tokens
 
     def settle(self, dollars: float, tokens: int) -> None:
         """See `operators.models.ledger.Reservation.settle`. Nobody waits for it to arrive: what does not counts in full."""
-        self._engine.settle.remote(self._name, dollars, tokens)
+        self._engine.settle.remote(self.name, dollars, tokens)
 
 
 class SharedAccount:
@@ -170,6 +215,17 @@ class SharedAccount:
         if refusal:
             raise SpendLimitError(refusal)
         return _Reserved(self._engine, name, dollars, tokens)
+
+    async def sent(self, batch: str, requests: Mapping[str, Reservation]) -> None:
+        """See `operators.models.ledger.Account.sent`."""
+        held = {request: item.name for request, item in requests.items() if isinstance(item, _Reserved)}
+        await self._engine.sent.remote(batch, held)
+
+    async def regain(self, request: str) -> tuple[str, _Reserved] | None:
+        """See `operators.models.ledger.Account.regain`."""
+        name = new_ticket()
+        known: tuple[str, float, int] | None = await self._engine.regain.remote(self._worker, self._life, name, request)
+        return None if known is None else (known[0], _Reserved(self._engine, name, *known[1:]))
 
 
 class SharedLimiter:

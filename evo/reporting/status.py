@@ -278,6 +278,7 @@ def _trusts(rows: Sequence[Ranked]) -> dict[TrustLevel, int]:
 
 def _shown(events: Sequence[Event]) -> list[Event]:
     """All devices in quarantine, what happened to the cluster and to sessions last, and the last events whatever they are."""
+    events = [event for event in events if event.kind is not EventKind.BATCH]  # of use to the next process alone
     earlier, last = events[:-SHOWN_EVENTS], events[-SHOWN_EVENTS:]
     happened = [event for event in earlier if event.kind in (EventKind.CLUSTER, EventKind.WORKER_LOST, *_ENDS)][-SHOWN_FAULTS:]
     kept = {id(event) for event in happened}

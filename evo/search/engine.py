@@ -280,6 +280,15 @@ class Engine:
         """Records what happened to the cluster, for whoever asks later how the run went."""
         self._ledger.commit([Event(EventKind.CLUSTER, "", 0, "", "", happened)])
 
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All that was recorded of the run besides requests, outcomes and verdicts."""
+        return self._ledger.events
+
+    def note_batch(self, event: Event) -> None:
+        """Records what was sent to a model and will be answered later, whoever is there then."""
+        self._ledger.commit([event])
+
     # ---- the run
 
     def stop(self, reason: str) -> None:

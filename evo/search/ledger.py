@@ -16,8 +16,8 @@ from evo.search.setup import OperatorInfo, TaskSetup
 from evo.search.state import TaskState
 from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 
-_OF_NO_TASK = frozenset({EventKind.STOPPED, EventKind.PROPOSED, EventKind.EVALUATED, EventKind.CLUSTER})
-"""Ends of sessions and what happened to the cluster, which change nothing."""
+_OF_NO_TASK = frozenset({EventKind.STOPPED, EventKind.PROPOSED, EventKind.EVALUATED, EventKind.CLUSTER, EventKind.BATCH})
+"""Ends of sessions, what happened to the cluster and batches under way, which change nothing."""
 
 
 class Ledger:
@@ -70,6 +70,11 @@ class Ledger:
         """The state of the task that a request belongs to; None for an unknown number."""
         task = self._tasks.get(number)
         return None if task is None else self.states[task]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """All events that the store has."""
+        return self._store.events()
 
     @property
     def pending(self) -> int:

@@ -44,6 +44,7 @@ def proposal_work(state: TaskState, request: Request, seed: int, examples: tuple
         lessons=tuple(state.lineage_of(request).lessons),
         worked=tuple(state.worked),
         examples=examples,
+        request=request.number,
     )
     return ProposalWork(request, parents, context, (seed, request.number))
 

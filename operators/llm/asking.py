@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -172,6 +173,7 @@ class Asker:
         base = parents[0].variant.source if edits and parents else None
         asks_edits = base is not None and len(base) >= EDITS_FROM
         prompt = self._files.prompt(context, rng, self._model.max_tokens, edits=asks_edits, **values)
+        prompt = dataclasses.replace(prompt, request=_named(context, 1))
         try:
             exchange = await self._model.complete(prompt)
         except SpendLimitError:
@@ -184,6 +186,7 @@ class Asker:
         if not outcome.mendable:
             return NoProposal(outcome.problem, failed=True, exchanges=(exchange,))
         correction = self._files.correct(outcome.problem, exchange, context.entry, self._model.max_tokens, edits=asks_edits)
+        correction = dataclasses.replace(correction, request=_named(context, 2))
         try:
             second = await self._model.complete(correction)
         except ModelError as error:
@@ -237,6 +240,11 @@ def read_reply(
     strategy = strategy_line(named[0] if named else exchange.reply)
     unwanted = objection(strategy) if objection is not None else ""
     return Unusable(unwanted, mendable=True) if unwanted else Proposal(source, strategy, exchanges)
+
+
+def _named(context: Context, turn: int) -> str:
+    """A question's name in its run: where its reply is under way when a process dies, the next one knows it by that."""
+    return "" if context.request is None else f"{context.request}-{turn}"
 
 
 def _failure(error: ModelError) -> NoProposal:

@@ -93,6 +93,7 @@ class AnthropicModel(HttpModel[anthropic.AsyncAnthropic]):
             max_retries=max_retries,
             price=known_price(name, ledger, prices),
             factor=PRICE_FACTOR if batch else 1.0,
+            outlives=batch,
         )
         if effort is not None and effort not in typing.get_args(Effort):
             raise ValueError(f"effort {effort!r}; allowed: {', '.join(typing.get_args(Effort))}")
@@ -163,9 +164,12 @@ class AnthropicModel(HttpModel[anthropic.AsyncAnthropic]):
 
     async def _batched(self, prompt: Prompt, call: Call) -> None:
         await call.attempts.begin()
-        ticket = BatchTicket()
+        ticket = BatchTicket(call.attempts.reservation, prompt.request)
         try:
-            _take(await self._batches().ask(self._params(prompt), ticket), call)
+            if call.attempts.batch:
+                _take(await self._batches().fetch(call.attempts.batch, ticket), call)
+            else:
+                _take(await self._batches().ask(self._params(prompt), ticket), call)
             if not call.stop:
                 call.failure = "the reply has no end"
             elif sum(map(len, call.texts)) > MAX_REPLY_CHARS:
@@ -191,6 +195,7 @@ class AnthropicModel(HttpModel[anthropic.AsyncAnthropic]):
             self._gathering[loop] = Batches(
                 self._client(),
                 self._limiter,
+                self._ledger,
                 self.name,
                 size=int(self._batch["size"]),
                 window_s=self._batch["window_s"],

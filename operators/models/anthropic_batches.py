@@ -1,14 +1,15 @@
 """Message Batches: requests are gathered, sent as one, polled for, and matched by their ids; half the price, within a day.
 
 A batch is created at most once: where nobody knows whether the endpoint took it, its requests count as failed and as spent in full,
-rather than being sent, and paid for, a second time.
+rather than being sent, and paid for, a second time. What it is called is written down with the names of its requests as soon as it is
+known, so that a later process of the same run fetches the replies of one that died.
 """
 
 from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from anthropic.types.messages import MessageBatchIndividualResponse
 from evo.errors import SpendLimitError
 from operators.models.anthropic_attempts import described
 from operators.models.attempts import NEVER_SENT, back_off, heed, out_of_money, spend_code
+from operators.models.ledger import Account, Reservation
 from operators.models.limits import Limiter, OverloadedError
 
 PRICE_FACTOR = 0.5
@@ -46,15 +48,24 @@ class BatchFailure(Exception):
 
 @dataclass
 class BatchTicket:
-    """One request on its way. `sent` once it is part of a batch that was sent; `batch_id` once the endpoint has named it."""
+    """One request on its way.
 
+    Attributes:
+        reservation: What is held for it.
+        request: Its name in its run, if it has one.
+        sent: It is part of a batch that was sent.
+        batch_id: The endpoint's name for that.
+    """
+
+    reservation: Reservation
+    request: str = ""
     sent: bool = False
     batch_id: str = ""
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    params: Any
+    params: Any  # none where it was sent before
     ticket: BatchTicket
     future: asyncio.Future[Message]
 
@@ -65,6 +76,7 @@ class Batches:
     Args:
         client: Of this loop.
         limiter: Creating a batch is one request of the endpoint.
+        account: Notes what is on its way.
         model: Name for messages.
         size: Requests after which a batch is sent at once; the endpoint takes 100,000.
         window_s: Longest time that the first request of a batch waits for others.
@@ -72,10 +84,19 @@ class Batches:
     """
 
     def __init__(
-        self, client: anthropic.AsyncAnthropic, limiter: Limiter, model: str, *, size: int, window_s: float, poll_s: float
+        self,
+        client: anthropic.AsyncAnthropic,
+        limiter: Limiter,
+        account: Account,
+        model: str,
+        *,
+        size: int,
+        window_s: float,
+        poll_s: float,
     ) -> None:
         self._client = client
         self._limiter = limiter
+        self._account = account
         self._model = model
         self._size = size
         self._window_s = window_s
@@ -83,6 +104,7 @@ class Batches:
         self._gathered: dict[str, _Waiting] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._earlier: dict[str, dict[str, _Waiting]] = {}
 
     async def ask(self, params: Mapping[str, Any], ticket: BatchTicket) -> Message:
         """The message for one request.
@@ -92,7 +114,7 @@ class Batches:
             SpendLimitError: The endpoint no longer bills this account.
         """
         loop = asyncio.get_running_loop()
-        custom_id = uuid.uuid4().hex
+        custom_id = ticket.request if ticket.request and ticket.request not in self._gathered else uuid.uuid4().hex
         waiting = _Waiting(params, ticket, loop.create_future())
         self._gathered[custom_id] = waiting
         if len(self._gathered) >= self._size:
@@ -103,6 +125,21 @@ class Batches:
             return await waiting.future
         finally:
             self._gathered.pop(custom_id, None)  # whoever gives up in time is not sent
+
+    async def fetch(self, batch_id: str, ticket: BatchTicket) -> Message:
+        """The message for a request that was sent in a batch by a process that is dead.
+
+        Raises:
+            BatchFailure: There is none.
+        """
+        ticket.sent, ticket.batch_id = True, batch_id
+        waiting = _Waiting(None, ticket, asyncio.get_running_loop().create_future())
+        if batch_id not in self._earlier:
+            self._earlier[batch_id] = {ticket.request: waiting}
+            self._start(self._collect_earlier(batch_id))
+        else:
+            self._earlier[batch_id][ticket.request] = waiting
+        return await waiting.future
 
     async def close(self) -> None:
         """Gives up on everything on its way."""
@@ -118,17 +155,33 @@ class Batches:
             self._timer = None
         requests, self._gathered = self._gathered, {}
         if requests:
-            task = asyncio.create_task(self._run(requests))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._start(self._run(requests))
 
-    async def _run(self, requests: dict[str, _Waiting]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _sent(self, requests: dict[str, _Waiting]) -> str:
+        """Creates a batch and notes it; its name."""
+        batch_id = await self._create(requests)
+        for waiting in requests.values():
+            waiting.ticket.batch_id = batch_id
+        named = {name: waiting.ticket.reservation for name, waiting in requests.items() if name == waiting.ticket.request}
+        if named:
+            await self._account.sent(batch_id, named)
+        return batch_id
+
+    async def _collect_earlier(self, batch_id: str) -> None:
+        while requests := self._earlier[batch_id]:  # who comes while results are read is served by the next look
+            self._earlier[batch_id] = {}
+            await self._run(requests, batch_id)
+        del self._earlier[batch_id]
+
+    async def _run(self, requests: dict[str, _Waiting], batch_id: str = "") -> None:
         failure: Exception = BatchFailure("the batch was given up", billed=True)
         try:
-            batch_id = await self._create(requests)
-            for waiting in requests.values():
-                waiting.ticket.batch_id = batch_id
-            await self._collect(batch_id, requests)
+            await self._collect(batch_id or await self._sent(requests), requests)
             failure = BatchFailure("the batch ended without this request", billed=True)
         except (BatchFailure, SpendLimitError) as error:
             failure = error

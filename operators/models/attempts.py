@@ -103,6 +103,7 @@ class Attempts:
 
     Attributes:
         sent: Attempts that were sent.
+        batch: The batch in which a dead process of the run sent the request; empty where none did.
     """
 
     def __init__(self, account: Account, limiter: Limiter, bound: Bound) -> None:
@@ -113,14 +114,28 @@ class Attempts:
         self._booked = 0.0
         self._prepared = False
         self.sent = 0
+        self.batch = ""
 
-    async def prepare(self) -> None:
+    @property
+    def reservation(self) -> Reservation:
+        """What is held for the attempt in flight."""
+        assert self._open is not None, "asked for between `begin` and `finish`"
+        return self._open
+
+    async def prepare(self, request: str = "") -> None:
         """Waits until the first attempt may be sent; to be called before the time of a call begins to count, for others may be first.
+
+        Args:
+            request: Its name in its run, where it may be under way already: then nothing need be sent, nor waited for.
 
         Raises:
             SpendLimitError: There is no money for it.
         """
-        await self._acquire()
+        known = await self._account.regain(request) if request else None
+        if known is not None:
+            self.batch, self._open = known
+        else:
+            await self._acquire()
         self._prepared = True
 
     async def begin(self) -> None:
@@ -159,12 +174,12 @@ class Attempts:
         """
         if self._open is not None:
             if self._prepared:
-                bill, self._prepared = (0.0, 0), False  # it was never sent
+                bill, self._prepared = None if self.batch else (0.0, 0), False  # it was never sent, or long ago
             dollars, tokens = (self._open.dollars, self._open.tokens) if bill is None else bill
             self._open.settle(dollars, tokens)
             self._open = None
             self._booked += dollars
-            if bill is not None:
+            if bill is not None and not self.batch:
                 self._limiter.correct(self._bound.likely_tokens - tokens)
         return self._booked
 

@@ -26,6 +26,7 @@ class Prompt:
         max_tokens: Longest reply, tokens, thinking included.
         grammar: What the reply has to match, in the notation of the model's server; empty for any text. A model that
             `supports_grammar` passes it on, every other one ignores it: whoever asks checks the reply in any case.
+        request: Names the question within a run, whoever asks it and however often; empty outside of runs. No part of what is asked.
     """
 
     stable: tuple[str, ...]
@@ -33,6 +34,7 @@ class Prompt:
     template_hash: str
     max_tokens: int
     grammar: str = ""
+    request: str = ""
 
     def __post_init__(self) -> None:
         if not self.body.strip() or not all(block.strip() for block in self.stable):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Mapping
 from typing import Protocol
 
 from evo.errors import SpendLimitError
@@ -47,6 +48,18 @@ class Account(Protocol):
         Raises:
             SpendLimitError: What is left would not pay for it even if everything in flight turned out to be free.
         """
+
+    async def sent(self, batch: str, requests: Mapping[str, Reservation]) -> None:
+        """Notes, where it outlives this process, that these requests of a run (by `operators.models.base.Prompt.request`) are on their
+        way in a batch.
+
+        Args:
+            batch: The endpoint's name for it.
+            requests: What is held for each.
+        """
+
+    async def regain(self, request: str) -> tuple[str, Reservation] | None:
+        """The batch in which a dead process of this run sent a request, and what is held for that; None where none did."""
 
 
 class Held:
@@ -144,6 +157,22 @@ class Ledger:
                 with self._lock:
                     if waiter in self._waiting:
                         self._waiting.remove(waiter)
+
+    async def sent(self, batch: str, requests: Mapping[str, Reservation]) -> None:
+        """See `Account.sent`: this ledger ends with its process, and so does what it knows."""
+
+    async def regain(self, request: str) -> tuple[str, Reservation] | None:
+        """See `Account.regain`."""
+        return None
+
+    def recover(self, dollars: float, tokens: int) -> Held:
+        """Holds again what was held by somebody who died, because the bill will be known after all."""
+        with self._lock:
+            self._lost = max(0.0, self._lost - dollars)
+            self._lost_tokens = max(0, self._lost_tokens - tokens)
+            held = Held(self, dollars, tokens)
+            self._held.add(held)
+            return held
 
     def _refuse(self, dollars: float, tokens: int) -> None:
         gone, gone_tokens = self._spent + self._lost, self._spent_tokens + self._lost_tokens

@@ -76,6 +76,7 @@ class HttpModel(Model, Generic[C]):
         max_retries: Further attempts.
         price: None where nothing is billed, or no price is known and there is no cap in dollars.
         factor: Of the price, for a cheaper mode.
+        outlives: Its requests are answered also where whoever sent them has died.
 
     Raises:
         ValueError: A malformed argument.
@@ -94,6 +95,7 @@ class HttpModel(Model, Generic[C]):
         max_retries: int,
         price: Price | None,
         factor: float = 1.0,
+        outlives: bool = False,
     ) -> None:
         super().__init__(name, max_tokens=max_tokens)
         checked_limits(timeout_s, silence_s, max_retries)
@@ -105,6 +107,7 @@ class HttpModel(Model, Generic[C]):
         self._max_retries = max_retries
         self._price = price
         self._factor = factor
+        self._outlives = outlives
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, C] = weakref.WeakKeyDictionary()
 
     @property
@@ -136,7 +139,7 @@ class HttpModel(Model, Generic[C]):
         started = time.perf_counter()
         dollars = 0.0
         try:
-            await call.attempts.prepare()
+            await call.attempts.prepare(prompt.request if self._outlives else "")
             started = time.perf_counter()
             async with asyncio.timeout(self._timeout_s):
                 await self._send(prompt, call)

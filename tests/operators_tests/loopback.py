@@ -130,6 +130,11 @@ class Loopback:
         """Whatever is asked of the place for batches is to be asked elsewhere."""
         self._creating = [Failure(307, "moved", headers={"location": "/v1/messages/batches"})] * 50
 
+    def end_batches(self) -> None:
+        """All batches have ended when they are looked at next."""
+        with self._lock:
+            self._results = {name: (-1, lines) for name, (_, lines) in self._results.items()}
+
     def look(self, name: str) -> dict[str, Any] | Failure:
         """What the endpoint says of a batch."""
         with self._lock:

@@ -30,6 +30,12 @@ bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measures 
 app.add_typer(bench, name="bench")
 
 StoreArgument = Annotated[str, typer.Argument(help="Path or URL of a population store.")]
+LibraryOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Earlier store, or folder of kernels, to show models similar good kernels from; may be given several times."
+    ),
+]
 AddressOption = Annotated[
     str | None, typer.Option(help="Ray cluster to join: auto or host:port; without, a local one is started.")
 ]
@@ -70,11 +76,12 @@ def run(
     accept_weak_task: Annotated[
         bool, typer.Option("--accept-weak-task", help="Search a task that a known cheat passes.")
     ] = False,
+    library: LibraryOption = None,
 ) -> None:
     """Starts a search and exports the Pareto front at its end."""
     from evo.commands.search import Overrides, run_command
 
-    overrides = Overrides(address, export, no_export, evaluations, wall_s, accept_weak_task)
+    overrides = Overrides(address, export, no_export, evaluations, wall_s, accept_weak_task, tuple(library or ()))
     raise typer.Exit(run_command(config, store, overrides))
 
 
@@ -86,11 +93,13 @@ def resume(
     no_export: NoExportOption = False,
     evaluations: EvaluationsOption = None,
     wall_s: WallOption = None,
+    library: LibraryOption = None,
 ) -> None:
     """Goes on with a search that was stopped or killed; a larger budget prolongs one that ended."""
     from evo.commands.search import Overrides, resume_command
 
-    raise typer.Exit(resume_command(store, Overrides(address, export, no_export, evaluations, wall_s)))
+    overrides = Overrides(address, export, no_export, evaluations, wall_s, library=tuple(library or ()))
+    raise typer.Exit(resume_command(store, overrides))
 
 
 @app.command()

@@ -43,6 +43,7 @@ class Overrides:
         no_export: Exports nothing at the end.
         evaluations, wall_s: Limits of the budget.
         accept_weak_tasks: Searches tasks that a known cheat passes.
+        library: Further places of good kernels, for this session.
     """
 
     address: str | None = None
@@ -51,14 +52,24 @@ class Overrides:
     evaluations: int | None = None
     wall_s: float | None = None
     accept_weak_tasks: bool = False
+    library: tuple[str, ...] = ()
 
     def apply(self, config: RunConfig) -> RunConfig:
-        """The configuration with the changes."""
+        """The configuration with the changes.
+
+        Raises:
+            ConfigError: A place of the library is missing.
+        """
         given: dict[str, Any] = {"evaluations": self.evaluations, "wall_s": self.wall_s}
         budget = dataclasses.replace(config.budget, **{key: value for key, value in given.items() if value is not None})
         cluster = config.cluster.model_copy(update={"address": self.address or config.cluster.address})
         accepted = self.accept_weak_tasks or config.accept_weak_tasks
-        return config.model_copy(update={"budget": budget, "cluster": cluster, "accept_weak_tasks": accepted})
+        for place in self.library:
+            if "://" not in place and not Path(place).expanduser().exists():
+                raise ConfigError("--library", given=place, action="no such population store or folder")
+        library = tuple(dict.fromkeys((*config.library, *map(absolute_store, self.library))))
+        changed = {"budget": budget, "cluster": cluster, "accept_weak_tasks": accepted, "library": library}
+        return config.model_copy(update=changed)
 
 
 def run_command(path: Path, store: str | None, overrides: Overrides) -> int:

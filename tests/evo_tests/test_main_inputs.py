@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from evo.commands.search import Overrides
+from evo.config import read_config
 from evo.main import main
 from population_store.base import RunHeader
 from population_store.opening import open_store
@@ -137,6 +139,16 @@ def test_a_missing_key_is_told_before_a_store_is_made(call: Call, tmp_path: Path
     )
     refused(call("run", path), "ANTHROPIC_API_KEY")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_library_is_added_to_that_of_the_configuration_and_must_be_there(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    path = write(tmp_path / "run.yaml", MINIMAL.format(task="softmax") + "library: [kernels]\n")
+    refused(call("run", path, "--library", "absent"), "--library", "'absent'", "no such population store or folder")
+    other = tmp_path / "others"
+    other.mkdir()
+    applied = Overrides(library=(str(other), "sqlite:///x", str(tmp_path / "kernels"))).apply(read_config(Path(path)))
+    assert applied.library == (str(tmp_path / "kernels"), str(other), "sqlite:///x")
 
 
 def test_an_unknown_target_is_answered_with_the_known_ones(call: Call, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Units are in field names. Every record that is stored round-trips through `to_js
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -133,7 +134,7 @@ class Variant(Record):
     task: str
     source: str
 
-    @property
+    @functools.cached_property
     def variant_id(self) -> str:
         """Content hash of task and source."""
         return content_id(self.task, self.source)

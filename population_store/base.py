@@ -103,6 +103,21 @@ Entry = Request | OutcomeEntry | EvaluationEntry | TrialEntry | Event
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What somebody worked out from the journal up to one entry, so as not to read all of it again.
+
+    Attributes:
+        seq: Number of that entry.
+        key: Whatever the text depends on besides the journal.
+        text: See `PopulationStore.keep`.
+    """
+
+    seq: int
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Ranked:
     """A row of `PopulationStore.ranking`: a variant with its request, strategy and newest evaluation of each purpose."""
 
@@ -162,6 +177,44 @@ class PopulationStore(ABC):
     @abstractmethod
     def variant(self, variant_id: str) -> Variant | None:
         """The variant of that id."""
+
+    @abstractmethod
+    def modules(self, task: str) -> Iterator[Variant]:
+        """All variants of a task, in the order in which they became known."""
+
+    @abstractmethod
+    def is_known(self, variant_id: str, up_to: int) -> bool:
+        """Whether an outcome with a sequence number up to `up_to` led to this variant."""
+
+    @abstractmethod
+    def plan_owner(self, task: str, device: str, plan_hash: str, up_to: int) -> str | None:
+        """The variant whose search evaluation was the first on this plan that is no DUPLICATE, None for a plan that is new.
+
+        Args:
+            task: Task name.
+            device: Device model of the evaluation; empty for any.
+            plan_hash: See `evo.records.Evaluation`.
+            up_to: The last sequence number that is looked at.
+        """
+
+    @abstractmethod
+    def keep(self, name: str, key: str, text: str) -> int:
+        """Keeps one text under a name, in place of an earlier one: what was worked out from the whole journal as it stands.
+
+        The journal stays the only truth: such a text can always be made again, and nothing else depends on it.
+
+        Args:
+            name: Of at most 32 characters.
+            key: Whatever the text depends on besides the journal.
+            text: ASCII, without NUL characters.
+
+        Returns:
+            The number of the journal's newest entry.
+        """
+
+    @abstractmethod
+    def kept(self, name: str) -> Kept | None:
+        """What `keep` was given last under a name."""
 
     @abstractmethod
     def ranking(self, task: str, limit: int | None = None) -> tuple[Ranked, ...]:

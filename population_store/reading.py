@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, select
+from sqlalchemy import Connection, Select, Table, bindparam, func, select
 
-from evo.records import Event, Spent, Variant
+from evo.records import Event, Spent, Status, Variant
 from population_store import rows, schema
-from population_store.base import Entry, EvaluationEntry, OutcomeEntry, Ranked, RunHeader
+from population_store.base import Entry, EvaluationEntry, Kept, OutcomeEntry, Purpose, Ranked, RunHeader
 
 _CHUNK = 1000
 
@@ -30,6 +30,49 @@ def read_variant(connection: Connection, variant_id: str) -> Variant | None:
     table = schema.variants
     row = connection.execute(select(table.c.task, table.c.source).where(table.c.variant_id == variant_id)).one_or_none()
     return None if row is None else Variant(row.task, row.source)
+
+
+def read_modules(connection: Connection, task: str, after: int, size: int) -> list[tuple[int, Variant]]:
+    """Up to `size` variants of a task that became known after an entry, each with the entry that made it known."""
+    variants, outcomes = schema.variants, schema.outcomes
+    every = outcomes.alias()
+    first = select(func.min(every.c.seq)).where(every.c.variant_id == outcomes.c.variant_id).scalar_subquery()
+    query = (
+        select(outcomes.c.seq, variants.c.task, variants.c.source)
+        .join(variants, variants.c.variant_id == outcomes.c.variant_id)
+        .where(outcomes.c.seq > after, variants.c.task == task, outcomes.c.seq == first)
+        .order_by(outcomes.c.seq)
+        .limit(size)
+    )
+    return [(row.seq, Variant(row.task, row.source)) for row in connection.execute(query)]
+
+
+def known_query() -> Select[Any]:
+    """Of ``variant_id`` and ``up_to``: a row if an outcome up to that entry led to the variant."""
+    table = schema.outcomes
+    return select(table.c.seq).where(table.c.variant_id == bindparam("variant_id"), table.c.seq <= bindparam("up_to")).limit(1)
+
+
+def plan_owner_query() -> Select[Any]:
+    """Of ``plan_hash`` and ``up_to``: task, device and variant of each search evaluation of a plan, but of duplicates, in order."""
+    table = schema.evaluations
+    return (
+        select(table.c.task, table.c.device, table.c.variant_id)
+        .where(
+            table.c.plan_hash == bindparam("plan_hash"),
+            table.c.seq <= bindparam("up_to"),
+            table.c.purpose.concat("") == Purpose.SEARCH.value,  # so that no index but that of plans is used
+            table.c.status.concat("") != Status.DUPLICATE.value,
+        )
+        .order_by(table.c.seq)
+    )
+
+
+def read_kept(connection: Connection, name: str) -> Kept | None:
+    """See `PopulationStore.kept`."""
+    table = schema.snapshots
+    row = connection.execute(select(table).where(table.c.name == name)).one_or_none()
+    return None if row is None else Kept(row.seq, row.key, row.text)
 
 
 def read_counts(connection: Connection) -> dict[str, dict[str, int]]:

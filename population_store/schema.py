@@ -28,7 +28,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Schema revisions, oldest first; the last one is what this version writes. One file each in `migrations/versions`."""
 
 VERSION_TABLE = "population_store_version"
@@ -240,3 +240,13 @@ standings = Table(
     Index(None, "task", "fitness", "search_seq"),
 )
 """One row per evaluated variant: its newest verdict of each purpose, so that a ranking reads only the rows it returns."""
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("seq", BigInt, nullable=False),
+    Column("key", Text, nullable=False),
+    Column("text", Text, nullable=False),
+)
+"""What was worked out from the journal up to an entry, to be read instead of all of it; may be deleted at any time."""

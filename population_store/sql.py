@@ -7,14 +7,15 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, delete, insert, select
 
 from evo.errors import StoreError, StoreVersionError
 from evo.records import Event, Spent, Variant
 from population_store import reading, rows, schema
 from population_store.appending import append
-from population_store.base import Entry, PopulationStore, Ranked, RunHeader
+from population_store.base import Entry, Kept, PopulationStore, Ranked, RunHeader
 from population_store.database import Database
+from population_store.lookup import Lookup
 from population_store.versioning import is_current, migrate
 
 _JOURNAL_CHUNK = 500
@@ -31,6 +32,8 @@ class SqlStore(PopulationStore):
         self._database = database
         self._closed = False
         self._writing = threading.Lock()
+        self._is_known = Lookup(database.reader, reading.known_query())
+        self._plan_owner = Lookup(database.reader, reading.plan_owner_query())
         try:
             with self._read() as connection:
                 current = is_current(connection, database.name)
@@ -76,6 +79,43 @@ class SqlStore(PopulationStore):
         with self._read() as connection:
             return reading.read_variant(connection, variant_id)
 
+    def modules(self, task: str) -> Iterator[Variant]:
+        """See `PopulationStore.modules`. Each chunk is a transaction of its own."""
+        after = 0
+        while True:
+            with self._read() as connection:
+                chunk = reading.read_modules(connection, task, after, _JOURNAL_CHUNK)
+            if not chunk:
+                return
+            yield from (variant for _, variant in chunk)
+            after = chunk[-1][0]
+
+    def is_known(self, variant_id: str, up_to: int) -> bool:
+        """See `PopulationStore.is_known`."""
+        with self._open():
+            return bool(self._is_known.rows(variant_id=variant_id, up_to=up_to))
+
+    def plan_owner(self, task: str, device: str, plan_hash: str, up_to: int) -> str | None:
+        """See `PopulationStore.plan_owner`."""
+        with self._open():
+            rows = self._plan_owner.rows(plan_hash=plan_hash, up_to=up_to)
+        owners = (variant_id for of_task, of_device, variant_id in rows if of_task == task and device in ("", of_device))
+        return next(owners, None)
+
+    def keep(self, name: str, key: str, text: str) -> int:
+        """See `PopulationStore.keep`."""
+        table = schema.snapshots
+        with self._write() as connection:
+            seq: int = connection.execute(select(schema.spent.c.last_seq)).scalar_one()
+            connection.execute(delete(table).where(table.c.name == name))
+            connection.execute(insert(table), {"name": name, "seq": seq, "key": key, "text": text})
+            return seq
+
+    def kept(self, name: str) -> Kept | None:
+        """See `PopulationStore.kept`."""
+        with self._read() as connection:
+            return reading.read_kept(connection, name)
+
     def ranking(self, task: str, limit: int | None = None) -> tuple[Ranked, ...]:
         """See `PopulationStore.ranking`."""
         with self._read() as connection:
@@ -96,13 +136,20 @@ class SqlStore(PopulationStore):
         with self._writing:
             if not self._closed:
                 self._closed = True
+                for lookup in (self._is_known, self._plan_owner):
+                    lookup.close()
                 self._database.close()
 
     @contextmanager
-    def _read(self) -> Iterator[Connection]:
+    def _open(self) -> Iterator[None]:
         if self._closed:
             raise StoreError(f"{self._database.name}: closed", action="open it again")
-        with self._database.clear_errors(), self._database.reader.begin() as connection:
+        with self._database.clear_errors():
+            yield
+
+    @contextmanager
+    def _read(self) -> Iterator[Connection]:
+        with self._open(), self._database.reader.begin() as connection:
             yield connection
 
     @contextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class Bandit:
         floor: Share of choices made evenly.
         memory: Uses of an operator after which an old reward counts 1/e.
     """
+
+    KEPT: ClassVar = ("arms",)
 
     def __init__(self, floor: float, memory: int) -> None:
         self.arms: dict[str, Arm] = {}

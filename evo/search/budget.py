@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import ClassVar
 
 from evo.records import Exchange, Spent
 from evo.search.settings import Budget
@@ -25,6 +26,8 @@ class Meter:
         committed_dollars, committed_tokens: What models have cost or may yet cost, by whoever reserves it; what recorded exchanges do
             not account for is held.
     """
+
+    KEPT: ClassVar = ("evaluations", "proposals", "gpu_s", "dearest_gpu_s", "dollars", "tokens")
 
     def __init__(self, budget: Budget, clock: Callable[[], float]) -> None:
         self.budget = budget

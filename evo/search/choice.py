@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -106,9 +105,8 @@ def _beginning(
     for lineage in island.open_lineages():
         if not lineage.replaces or lineage.strategies:
             continue
-        out = any(request.lineage == lineage.name for request in state.proposing.values())
         tried = sum(count for name, count in lineage.tried.items() if name in names)
-        if out or tried >= state.settings.fruitless_limit:
+        if state.under_way.proposing[lineage.name] or tried >= state.settings.fruitless_limit:
             continue
         fitting = [item for item in beginners if not item.arity or lineage.root != NOTHING]
         found: dict[str, tuple[str, ...]] = {item.name: (lineage.root,) if item.arity else () for item in fitting}
@@ -169,10 +167,7 @@ def _fit(state: TaskState, island: Island, rng: np.random.Generator) -> Iterator
 def _broken(state: TaskState, island: Island) -> Iterator[tuple[str, Lineage]]:
     """Failed variants that nobody is repairing, the furthest come first, of equals the newest; in no lineage more repairs than may be
     in vain before it is abandoned, those under way included."""
-    evaluating = (state.archive[variant_id].request for variant_id in state.awaiting.values())
-    under_way = [request for request in (*state.proposing.values(), *evaluating) if request.parents]
-    busy = {request.parents[0] for request in under_way}
-    repairs = Counter(request.lineage for request in under_way if state.archive[request.parents[0]].chain > 0)
+    busy, repairs = state.under_way.parents, state.under_way.repairs
     for failed in sorted(island.failed.values(), key=lambda item: (-item.stage, -item.number)):
         lineage = island.lineages[failed.lineage]
         if failed.variant_id not in busy and lineage.repairs + repairs[lineage.name] < state.settings.max_repairs:

@@ -11,12 +11,12 @@ from evo.records import Evaluation, Event, EventKind, NoProposal, Proposal, Requ
 from evo.search.examples import examples_for
 from evo.search.leases import Lease, LeaseBook
 from evo.search.ledger import Ledger
-from evo.search.novelty import Novelty
-from evo.search.outcomes import outcome_entry
+from evo.search.outcomes import Outcomes
 from evo.search.progress import Progress, progress_of
 from evo.search.schedule import Schedule
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
+from evo.search.waiting import Waiting
 from evo.search.work import ProposalWork, proposal_work, search_item, to_verify, verify_item
 from operators.base import OperatorKind, Parent
 from population_store.base import Entry, EvaluationEntry, PopulationStore, Purpose
@@ -85,7 +85,8 @@ class Engine:
         )
         self._book = LeaseBook(self._ledger.epoch, settings.lease_s, clock)
         self._schedule = Schedule(self._ledger, self._book, settings)
-        self._novelty = {name: Novelty(state.archive) for name, state in self._ledger.states.items()}
+        self._waiting = Waiting(self._ledger, self._book)
+        self._outcomes = Outcomes(self._ledger.states, store)
         self._lost_proposals: Counter[int] = Counter()
         self._stopped = ""
 
@@ -102,18 +103,16 @@ class Engine:
         self.expire()
         if n <= 0 or self._stopped or self._failures or self._ledger.meter.exhausted is not None:
             return ()
-        waiting = [request for state in self._ledger.states.values() for request in state.proposing.values()]
-        waiting.sort(key=lambda request: request.number)
-        matching = [
-            item for item in waiting if item.number not in self._book.loans and self._matches(item.operator, needs_model)
-        ][:n]
+        matching = self._waiting.matching(n, lambda request: self._matches(request.operator, needs_model))
         batch: list[Entry] = []
         while len(matching) < n and (request := self._schedule.decide()) is not None:
             batch.extend(self._ledger.apply(request))
+            self._waiting.proposals[request.number] = request
             if self._matches(request.operator, needs_model):
                 matching.append(request)
         self._ledger.record(batch)
         for request in matching:
+            del self._waiting.proposals[request.number]
             self._book.lend(request.number)
         return tuple(map(self._work, matching))
 
@@ -125,12 +124,17 @@ class Engine:
         """Like `tell_proposal` for several at once, in one commit."""
         batch: list[Entry] = []
         fresh: list[bool] = []
-        for number, outcome in tuple(outcomes):  # whoever makes them lazily fails before anything is applied
+        told = tuple(outcomes)  # whoever makes them lazily fails before anything is applied
+        states = [self._ledger.state_of(number) for number, _ in told]
+        self._outcomes.prepare((state, outcome) for state, (_, outcome) in zip(states, told, strict=True))
+        for state, (number, outcome) in zip(states, told, strict=True):
             self._book.close(number)
-            state = self._ledger.state_of(number)
+            self._waiting.proposals.pop(number, None)
             fresh.append(state is not None and number in state.proposing)
             if state is not None and fresh[-1]:
-                batch.extend(self._ledger.apply(outcome_entry(state.name, number, outcome, self._novelty[state.name])))
+                batch.extend(self._ledger.apply(self._outcomes.entry(state, number, outcome)))
+                if number in state.awaiting:
+                    self._waiting.add(number, state.name)
         self._ledger.record(batch)
         return tuple(fresh)
 
@@ -151,10 +155,10 @@ class Engine:
             return ()
         leases: list[Lease] = []
         if self._ledger.meter.time_is_up is None:
-            waiting = sorted(self._schedule.awaiting())
-            if self._failures:  # the run will end; but whether the other tasks can start is worth knowing, too
-                waiting = [(number, name) for number, name in waiting if self._ledger.states[name].undecided]
-            for number, name in waiting[: min(n, self._ledger.meter.room(self._book.searches_out))]:
+            # Where the run will end for a failed start, whether the other tasks can start is worth knowing, too.
+            failing = bool(self._failures)
+            room = self._ledger.meter.room(self._book.searches_out)
+            for number, name in self._waiting.take(min(n, room), lambda state: state.undecided or not failing):
                 state = self._ledger.states[name]
                 leases.append(self._book.lease(search_item(state, number), name, device))
         if not leases and not self._failures and self._schedule.verifying:
@@ -185,8 +189,8 @@ class Engine:
         token = self._book.token_of(variant_id)
         if token is None or self._book.leases[token].item.effort is Effort.VERIFY:
             return None
-        plans = self._ledger.states[self._book.leases[token].task].plans
-        recorded = plans.get((self._book.device_of(token), plan_hash))
+        past = self._ledger.states[self._book.leases[token].task].past
+        recorded = past.owner(self._book.device_of(token), plan_hash)
         if recorded is not None:
             return None if recorded == variant_id else recorded
         return self._book.reserve(plan_hash, variant_id)
@@ -217,6 +221,8 @@ class Engine:
             outdated = lease is not None and self._outdated(lease, evaluation)
             for rival in () if outdated else rivals:
                 self._book.close(rival)
+            if outdated and lease is not None:
+                self._waiting.add(lease.item.number, lease.task)
             fresh.append(lease is not None and not outdated)
             if lease is not None and not outdated:
                 purpose = Purpose.VERIFY if lease.item.effort is Effort.VERIFY else Purpose.SEARCH
@@ -244,10 +250,11 @@ class Engine:
         self._book.close(work)
         variant_id, limit = lease.item.variant.variant_id, self._settings.max_attempts
         state = self._ledger.states[lease.task]
-        request = state.archive[variant_id].request
-        entries: list[Entry] = [
-            Event(EventKind.WORKER_LOST, lease.task, request.island, request.lineage, variant_id, f"evaluator: {reason}")
-        ]
+        if lease.item.effort is Effort.SEARCH:
+            self._waiting.add(lease.item.number, lease.task)
+        note = state.archive.get(variant_id)  # gone where an elite under verification has left the front
+        island, lineage = (0, "") if note is None else (note.request.island, note.request.lineage)
+        entries: list[Entry] = [Event(EventKind.WORKER_LOST, lease.task, island, lineage, variant_id, f"evaluator: {reason}")]
         if state.attempts[variant_id] + 1 >= limit:
             verify = lease.item.effort is Effort.VERIFY
             verdict = Evaluation(
@@ -351,8 +358,7 @@ class Engine:
 
     def _outdated(self, lease: Lease, evaluation: Evaluation) -> bool:
         state = self._ledger.states[lease.task]
-        note = state.archive[evaluation.variant_id]
-        alone = lease.item.baseline is None and not note.is_start
+        alone = lease.item.baseline is None and not state.archive[evaluation.variant_id].is_start
         return alone and state.baseline is not None and evaluation.status is Status.PASSED
 
     def _work(self, request: Request) -> ProposalWork:
@@ -369,6 +375,7 @@ class Engine:
         if number not in self._book.loans:
             return False
         self._book.close(number)
+        self._waiting.back(number)
         self._lost_proposals[number] += 1
         if self._lost_proposals[number] >= self._settings.max_attempts:
             times = self._lost_proposals.pop(number)

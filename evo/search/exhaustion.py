@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from evo.search.settings import SearchSettings
 
@@ -18,7 +18,9 @@ class OperatorLike(Protocol):
 
 
 @dataclass(frozen=True)
-class _Key:
+class Attempted:
+    """An operator and the parents that it was asked for."""
+
     operator: str
     parents: tuple[str, ...]
 
@@ -26,19 +28,21 @@ class _Key:
 class Exhaustion:
     """Counts, per operator and parents, outcomes that led to no new variant."""
 
+    KEPT: ClassVar = ("_fruitless", "_failures")
+
     def __init__(self, settings: SearchSettings) -> None:
         self._settings = settings
-        self._fruitless: dict[_Key, int] = {}
+        self._fruitless: dict[Attempted, int] = {}
         self._failures: dict[str, int] = {}
 
     def fruitful(self, operator: str, parents: tuple[str, ...]) -> None:
         """A new variant came of it."""
-        self._fruitless.pop(_Key(operator, parents), None)
+        self._fruitless.pop(Attempted(operator, parents), None)
         self._failures[operator] = 0
 
     def fruitless(self, operator: str, parents: tuple[str, ...], *, applies: bool = True, failed: bool = False) -> None:
         """Nothing new came of it: it does not apply (then it is never asked again), it failed, or it repeated a known variant."""
-        key = _Key(operator, parents)
+        key = Attempted(operator, parents)
         limit = self._limit(parents)
         self._fruitless[key] = min(limit, self._fruitless.get(key, 0) + 1) if applies else limit
         self._failures[operator] = self._failures.get(operator, 0) + 1 if failed else 0
@@ -48,10 +52,14 @@ class Exhaustion:
         limit = self._settings.operator_failure_limit
         self._failures = {name: count for name, count in self._failures.items() if count < limit}
 
+    def forget(self, gone: Callable[[str], bool]) -> None:
+        """Drops what was counted of parents that are gone: nothing is asked of those again."""
+        self._fruitless = {key: count for key, count in self._fruitless.items() if not any(map(gone, key.parents))}
+
     def is_open(self, operator: str, parents: tuple[str, ...]) -> bool:
         """Whether asking may still lead to something new."""
         return self._failures.get(operator, 0) < self._settings.operator_failure_limit and self._fruitless.get(
-            _Key(operator, parents), 0
+            Attempted(operator, parents), 0
         ) < self._limit(parents)
 
     def _limit(self, parents: tuple[str, ...]) -> int:

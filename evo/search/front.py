@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from evo.records import Evaluation, TrustLevel
 
@@ -45,10 +46,14 @@ class Point:
 
 
 class Front:
-    """Keeps the points that none covers, in the order they came. Of equal points the most trusted one stays, and of those the first."""
+    """Keeps the points that none covers, in the order they came. Of equal points the most trusted one stays, and of those the first.
+
+    What is covered is forgotten. Where a point leaves, or changes, what it alone covered comes back from those that the caller still has.
+    """
+
+    KEPT: ClassVar = ("_front",)
 
     def __init__(self) -> None:
-        self._all: dict[str, Point] = {}
         self._front: dict[str, Point] = {}
 
     def __contains__(self, variant_id: str) -> bool:
@@ -60,11 +65,7 @@ class Front:
         return tuple(self._front.values())
 
     def add(self, point: Point) -> tuple[str, ...]:
-        """Adds a point; one of the same variant is replaced. Returns the ids that entered or left the front."""
-        if point.variant_id in self._all:
-            self._all[point.variant_id] = point
-            return self._rebuild()
-        self._all[point.variant_id] = point
+        """Adds a point of a variant that is not on the front. Returns the ids that entered or left the front."""
         if any(other.covers(point) for other in self._front.values()):
             return ()
         gone = [other.variant_id for other in self._front.values() if point.covers(other)]
@@ -73,15 +74,22 @@ class Front:
         self._front[point.variant_id] = point
         return (*gone, point.variant_id)
 
-    def remove(self, variant_id: str) -> tuple[str, ...]:
-        """Takes a point away; those it alone covered come back. Returns the ids that entered or left the front."""
-        if self._all.pop(variant_id, None) is None or variant_id not in self._front:
-            return ()
-        return self._rebuild()
+    def replace(self, variant_id: str, by: Point | None, others: Iterable[Point]) -> tuple[str, ...]:
+        """Takes away the point of a variant, or gives it another one. Returns the ids that entered or left the front.
 
-    def _rebuild(self) -> tuple[str, ...]:
+        Args:
+            variant_id: Whose point.
+            by: Its new point, None for none.
+            others: Points that may come back.
+        """
+        if variant_id not in self._front:
+            return () if by is None else self.add(by)
         before = set(self._front)
-        self._front = {point.variant_id: point for point in pareto_front(self._all.values())}
+        known = {point.variant_id: point for point in others} | self._front
+        del known[variant_id]
+        if by is not None:
+            known[variant_id] = by
+        self._front = {point.variant_id: point for point in pareto_front(known.values())}
         return tuple(sorted(before ^ set(self._front)))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from evo.search.selection import Member, Selection
 from evo.search.settings import SearchSettings
@@ -37,15 +39,27 @@ class Island:
         selection: Who leaves when it is full.
     """
 
+    KEPT: ClassVar = (
+        "members",
+        "failed",
+        "lineages",
+        "begun",
+        "requests",
+        "passed_since_migration",
+        "restarts",
+        "_last_abandoned",
+    )
+
     def __init__(self, task: str, index: int, settings: SearchSettings, selection: Selection) -> None:
         self.index = index
         self.members: dict[str, Member] = {}
         self.failed: dict[str, Failed] = {}
         self.lineages: dict[str, Lineage] = {}
+        self.begun = 0
         self.requests = 0
         self.passed_since_migration = 0
         self.restarts = 0
-        self.last_abandoned: Lineage | None = None
+        self._last_abandoned = ""
         self._task = task
         self._settings = settings
         self._selection = selection
@@ -53,19 +67,38 @@ class Island:
         self._open: tuple[Lineage, ...] | None = None
 
     @property
+    def last_abandoned(self) -> Lineage | None:
+        """The lineage that was abandoned last."""
+        return self.lineages.get(self._last_abandoned)
+
+    @property
     def next_lineage(self) -> str:
         """Name of the lineage that `open` makes next."""
-        return f"{self._task}/{self.index}/{len(self.lineages)}"
+        return f"{self._task}/{self.index}/{self.begun}"
 
     def open(self, root: str, score: float, *, replaces: Lineage | None = None) -> Lineage:
         """Begins a lineage at `root`, perhaps in place of one that was abandoned."""
-        lineage = Lineage(self.next_lineage, root, best=score)
+        lineage = Lineage(self.next_lineage, root, root_score=score, best=score)
         if replaces is not None:
             lineage.replaces = True
             lineage.avoid = frozenset(replaces.tried)
             lineage.lessons.extend(replaces.lessons)
         self.lineages[lineage.name] = lineage
+        self.begun += 1
         return lineage
+
+    def forget_lineages(self, pending: Collection[str]) -> None:
+        """Drops abandoned lineages that no member or failure belongs to, but for the last one and those that work under way is for.
+
+        Args:
+            pending: Names of the latter.
+        """
+        needed = {member.lineage for member in self.members.values()} | {failed.lineage for failed in self.failed.values()}
+        self.lineages = {
+            name: lineage
+            for name, lineage in self.lineages.items()
+            if not lineage.abandoned or name in needed or name in pending or name == self._last_abandoned
+        }
 
     def open_lineages(self) -> tuple[Lineage, ...]:
         """Lineages that are not abandoned and have a variant to go on from, oldest first."""
@@ -120,8 +153,8 @@ class Island:
 
     def abandon(self, lineage: str) -> tuple[str, ...]:
         """Ends a lineage: its members stay as elites, its failures leave (their ids are returned)."""
-        self.last_abandoned = self.lineages[lineage]
-        self.last_abandoned.abandoned = True
+        self._last_abandoned = lineage
+        self.lineages[lineage].abandoned = True
         gone = [item.variant_id for item in self.failed.values() if item.lineage == lineage]
         for variant_id in gone:
             del self.failed[variant_id]

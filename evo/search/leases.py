@@ -5,6 +5,7 @@ Nothing here is stored: after a restart all of it is void, and work that was not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,8 +45,11 @@ class LeaseBook:
         self._tokens: dict[str, str] = {}
         self._deadlines: dict[str | int, float] = {}
         self._reserved: dict[tuple[str, str, str], str] = {}
+        self._plans: dict[str, list[tuple[str, str, str]]] = {}
+        self._next_deadline = math.inf
         self._epoch = epoch
         self._issued = 0
+        self._searches = 0
         self._lease_s = lease_s
         self._clock = clock
 
@@ -54,17 +58,18 @@ class LeaseBook:
         self._issued += 1
         lease = Lease(f"{self._epoch}.{self._issued}", item, task)
         self.leases[lease.token] = lease
+        self._searches += item.effort is Effort.SEARCH
         self._work.setdefault((item.number, item.effort), []).append(lease.token)
         self._devices[lease.token] = device
         self._variants[lease.token] = variant_id = item.variant.variant_id
         self._tokens[variant_id] = lease.token
-        self._deadlines[lease.token] = self._clock() + self._lease_s
+        self._due(lease.token)
         return lease
 
     def lend(self, number: int) -> None:
         """Hands out a proposal."""
         self.loans.add(number)
-        self._deadlines[number] = self._clock() + self._lease_s
+        self._due(number)
 
     def renew(self, work: str | int) -> bool:
         """Extends a lease (by token) or a loan (by number); False if it is not out any more."""
@@ -83,6 +88,7 @@ class LeaseBook:
         lease = self.leases.pop(work, None)
         heirs: list[str] = []
         if lease is not None:
+            self._searches -= lease.item.effort is Effort.SEARCH
             key = (lease.item.number, lease.item.effort)
             heirs = self._work[key]
             heirs.remove(work)
@@ -92,10 +98,10 @@ class LeaseBook:
                 del self._tokens[variant_id]
                 if heirs:
                     self._tokens[variant_id] = heirs[-1]
-        for plan in [plan for plan, token in self._reserved.items() if token == work]:
+        for plan in self._plans.pop(work, ()):
             del self._reserved[plan]
             if heirs:  # somebody else measures this plan for the same variant
-                self._reserved[plan] = heirs[-1]
+                self._reserve(plan, heirs[-1])
         return lease
 
     def others(self, token: str) -> tuple[str, ...]:
@@ -106,7 +112,11 @@ class LeaseBook:
     def overdue(self) -> tuple[str | int, ...]:
         """Work that was not renewed in time."""
         now = self._clock()
-        return tuple(work for work, deadline in self._deadlines.items() if deadline <= now)
+        if now < self._next_deadline:  # renewals only put it off, so no look at each is needed before
+            return ()
+        found = tuple(work for work, deadline in self._deadlines.items() if deadline <= now)
+        self._next_deadline = min(self._deadlines.values(), default=math.inf)
+        return found
 
     def reserve(self, plan_hash: str, variant_id: str) -> str | None:
         """Reserves a plan for a leased variant; the variant id of another live lease on the same task and device that has it."""
@@ -114,7 +124,9 @@ class LeaseBook:
         if token is None:
             return None
         key = (self.leases[token].task, self._devices[token], plan_hash)
-        holder = self._variants[self._reserved.setdefault(key, token)]
+        if key not in self._reserved:
+            self._reserve(key, token)
+        holder = self._variants[self._reserved[key]]
         return None if holder == variant_id else holder
 
     def is_leased(self, number: int, effort: Effort) -> bool:
@@ -132,14 +144,22 @@ class LeaseBook:
     @property
     def searches_out(self) -> int:
         """Evaluations of the search that are out."""
-        return sum(lease.item.effort is Effort.SEARCH for lease in self.leases.values())
+        return self._searches
 
     @property
     def searching(self) -> bool:
         """A proposal, or an evaluation of the search, is out."""
-        return bool(self.loans) or any(effort is Effort.SEARCH for _, effort in self._work)
+        return bool(self.loans) or self._searches > 0
 
     @property
     def idle(self) -> bool:
         """Nothing is out."""
         return not self._deadlines
+
+    def _due(self, work: str | int) -> None:
+        deadline = self._deadlines[work] = self._clock() + self._lease_s
+        self._next_deadline = min(self._next_deadline, deadline)
+
+    def _reserve(self, plan: tuple[str, str, str], token: str) -> None:
+        self._reserved[plan] = token
+        self._plans.setdefault(token, []).append(plan)

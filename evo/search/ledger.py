@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from evo.errors import StoreError
 from evo.records import Event, EventKind, Proposal, Request
@@ -13,6 +14,7 @@ from evo.search.consequences import due
 from evo.search.model_mix import ModelBandit, ModelMix
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
+from evo.search.snapshots import Snapshots
 from evo.search.state import TaskState
 from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 
@@ -30,6 +32,8 @@ class Ledger:
     Args:
         seed, settings, budget, tasks, operators, models, store, clock: As for `evo.search.engine.Engine`.
     """
+
+    KEPT: ClassVar = ("meter", "epoch", "next_number", "device", "_tasks", "_quarantined", "_owned")
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class Ledger:
         self.operators = tuple(operators)
         self._store = store
         self._refused: BaseException | None = None
-        self._tasks: dict[int, str] = {}
+        self._tasks: dict[int, str] = {}  # of requests that may yet get an outcome or a verdict of the search
         self._quarantined: dict[str, None] = {}
         kinds = sorted({setup.task.kind for setup in tasks})
         self.bandits = {kind: Bandit(settings.bandit_floor, settings.bandit_memory) for kind in kinds}
@@ -59,12 +63,14 @@ class Ledger:
         self.states = {setup.task.name: self._state(setup, settings, models) for setup in tasks}
         if len(self.states) != len(tasks):
             raise ValueError(f"tasks must differ in name, given {', '.join(setup.task.name for setup in tasks)}")
+        self._owned = [*self.bandits.values(), *self.model_bandits.values(), *self.states.values()]
+        self._snapshots = Snapshots(store, self, settings, tasks, models)
         self._replay()
 
     def _state(self, setup: TaskSetup, settings: SearchSettings, models: Sequence[str]) -> TaskState:
         kind = setup.task.kind
         mix = ModelMix(models, self.model_bandits[kind], settings.operator_failure_limit)
-        return TaskState(setup, settings, self.bandits[kind], mix, self._store.variant)
+        return TaskState(setup, settings, self.bandits[kind], mix, self._store)
 
     def state_of(self, number: int) -> TaskState | None:
         """The state of the task that a request belongs to; None for an unknown number."""
@@ -94,8 +100,10 @@ class Ledger:
         self.check()
         done: list[Entry] = [entry]
         try:
-            self._change(entry)
-            while not isinstance(entry, Request | Event) and (events := self._due(entry.number)):
+            state = self._change(entry)
+            while state is not None and (events := due(state, self.seed, self.operators)):
+                for event in events:
+                    self._change(event)
                 done.extend(events)
         except BaseException as error:
             self._refused = error
@@ -121,6 +129,9 @@ class Ledger:
             fresh = self._store.record(batch, self.meter.spent)
             if not all(fresh):
                 raise StoreError("the population store holds records that this run did not make", action="resume the run")
+            self._snapshots.applied(len(batch))
+            if self._snapshots.is_due(sum(len(state.archive) for state in self.states.values())):
+                self._keep()
         except BaseException as error:
             self._refused = error
             raise
@@ -130,15 +141,19 @@ class Ledger:
         if self._refused is not None:
             raise StoreError("an earlier record did not reach the population store", action="resume the run") from self._refused
 
-    def _due(self, number: int) -> list[Entry]:
-        state = self.state_of(number)
-        assert state is not None, "only entries of known requests are applied"
-        events = due(state, self.seed, self.operators)
-        for event in events:
-            self._change(event)
-        return list(events)
+    def _keep(self) -> None:
+        """Writes a snapshot. Everything applied must be recorded."""
+        for state in self.states.values():
+            state.forget()
+        if all(state.failure is None for state in self.states.values()):  # such a run ends soon
+            self._moved(self._snapshots.keep())
 
-    def _change(self, entry: Entry) -> None:
+    def _moved(self, up_to: int) -> None:
+        for state in self.states.values():
+            state.past.moved(up_to)
+
+    def _change(self, entry: Entry) -> TaskState | None:
+        """Applies an entry; the state of the task where something may follow from it."""
         if isinstance(entry, Event):
             self._event(entry)
         elif isinstance(entry, Request):
@@ -150,11 +165,25 @@ class Ledger:
             self.meter.proposals += state.proposing[entry.number].operator != START
             self.meter.pay(entry.outcome.exchanges)
             state.apply_outcome(entry)
+            if entry.number not in state.awaiting:
+                del self._tasks[entry.number]
+            return state
         elif isinstance(entry, EvaluationEntry):
-            self.meter.evaluations += entry.purpose is Purpose.SEARCH
-            self.meter.evaluated(entry.evaluation.gpu_s, searched=entry.purpose is Purpose.SEARCH)
-            self.device = self.device or entry.evaluation.device
-            self._known(self._tasks[entry.number]).apply_evaluation(entry)
+            return self._evaluated(entry)
+        return None
+
+    def _evaluated(self, entry: EvaluationEntry) -> TaskState | None:
+        self.meter.evaluated(entry.evaluation.gpu_s, searched=entry.purpose is Purpose.SEARCH)
+        self.device = self.device or entry.evaluation.device
+        if entry.purpose is Purpose.SEARCH:
+            self.meter.evaluations += 1
+            state: TaskState | None = self._known(self._tasks.pop(entry.number))
+        else:  # of an elite, which its task still holds, unless it has left the front meanwhile
+            held = (item for item in self.states.values() if entry.evaluation.variant_id in item.archive)
+            state = next(held, None)
+        if state is not None:
+            state.apply_evaluation(entry)
+        return state
 
     def _event(self, event: Event) -> None:
         if event.kind is EventKind.RESUMED:
@@ -175,10 +204,13 @@ class Ledger:
         return self.states[task]
 
     def _replay(self) -> None:
-        earlier = 0
-        for earlier, entry in self._store.journal():  # noqa: B007 (the last number tells whether there was any)
+        begin = last = self._snapshots.restore()
+        self._moved(begin)
+        for last, entry in self._store.journal(begin):  # noqa: B007 (the last number tells whether there was any)
             self._change(entry)
-        if earlier:
+        if last:
+            self._snapshots.applied(last - begin)
+            self._moved(last)
             self.meter.resume(self._store.spent)
             again = "; ".join(self._quarantined)
             text = f"session {self.epoch + 2} of this run" + (

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 import numpy as np
 
@@ -55,6 +56,8 @@ class ModelBandit:
         floor: Share of choices made evenly.
         memory: Uses of a model after which an old reward counts 1/e.
     """
+
+    KEPT: ClassVar = ("arms",)
 
     def __init__(self, floor: float, memory: int) -> None:
         self.arms: dict[str, ModelArm] = {}
@@ -103,6 +106,8 @@ class ModelMix:
         failure_limit: Failures of a model in a row after which it is not asked again before a resume.
     """
 
+    KEPT: ClassVar = ("_failures", "_reasons", "_refused", "_unanswered", "_incredible")
+
     def __init__(self, models: Sequence[str], bandit: ModelBandit, failure_limit: int) -> None:
         self.models = tuple(models)
         self.bandit = bandit
@@ -128,6 +133,11 @@ class ModelMix:
         """How many replies of a model came with more tokens than there can be."""
         return self._incredible
 
+    @property
+    def unanswered(self) -> tuple[Request, ...]:
+        """Questions that a model refused and another one may answer."""
+        return tuple(self._unanswered)
+
     def redirected(self, number: int, still_open: Callable[[Request], bool]) -> Request | None:
         """The oldest question that a model refused and another one may answer, as a new request without a model."""
         for request in self._unanswered:
@@ -149,12 +159,13 @@ class ModelMix:
         answering = [model for model in willing if self._answers(model)] or willing
         return dataclasses.replace(request, model=self.bandit.choose(answering, rng))
 
-    def asked(self, request: Request) -> None:
-        """A request was made."""
+    def asked(self, request: Request) -> bool:
+        """A request was made; True if it is the answer to a refusal."""
         for place, waiting in enumerate(self._unanswered):
             if dataclasses.replace(request, number=waiting.number, model=waiting.model) == waiting:
                 del self._unanswered[place]
-                return
+                return True
+        return False
 
     def answered(self, request: Request, outcome: Proposal | NoProposal) -> Refusal:
         """What came of a request."""

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+from evo.plain import content_id
 from evo.records import Variant
-from evo.search.archive import Archive
 from operators.likeness import normal_form
+from population_store.base import PopulationStore
 
 
 class Novelty:
-    """Knows all variants of one task by their normal form, which it works out when first asked: most runs never ask.
+    """Knows all variants of one task by their normal form, from when it is first asked: most runs never ask.
 
     It is no part of the search's state: what it finds is recorded as the known variant, and a replay reads that.
 
     Args:
-        archive: Of the task.
+        task: Task name.
+        store: Of the run.
     """
 
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-        self._seen: set[str] = set()
+    def __init__(self, task: str, store: PopulationStore) -> None:
+        self._task = task
+        self._store = store
+        self._ready = False
         self._known: dict[str, str] = {}
 
-    def twin(self, source: str) -> Variant | None:
-        """The oldest variant that differs from a module in layout, comments and names of local variables only; None if it is new."""
+    def prepare(self) -> None:
+        """Reads what the store has, once; to be called before `twin` while nothing is applied that the store lacks."""
+        if not self._ready:
+            self._ready = True
+            for variant in self._store.modules(self._task):
+                self.see(variant)
+
+    def see(self, variant: Variant) -> None:
+        """A variant that a request led to."""
+        form = normal_form(variant.source) if self._ready else None
+        if form is not None:
+            self._known.setdefault(content_id(form), variant.variant_id)
+
+    def twin(self, source: str) -> str | None:
+        """Id of the oldest variant that differs from a module in layout, comments and names of local variables only; None if it is new."""
         form = normal_form(source)
-        if form is None:
-            return None
-        for note in self._archive:
-            if note.variant_id not in self._seen:
-                self._seen.add(note.variant_id)
-                known = normal_form(self._archive.variant(note.variant_id).source)
-                if known is not None:
-                    self._known.setdefault(known, note.variant_id)
-        twin = self._known.get(form)
-        return None if twin is None else self._archive.variant(twin)
+        return None if form is None else self._known.get(content_id(form))

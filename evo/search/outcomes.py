@@ -3,27 +3,57 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 
 from evo.records import NoProposal, Proposal, Variant
 from evo.search.novelty import Novelty
-from population_store.base import OutcomeEntry
+from evo.search.state import TaskState
+from population_store.base import OutcomeEntry, PopulationStore
 
 
-def outcome_entry(task: str, number: int, outcome: Proposal | NoProposal, novelty: Novelty) -> OutcomeEntry:
-    """The entry to record.
+class Outcomes:
+    """Makes the entries of outcomes.
 
-    A model's module that differs from a known variant in layout, comments or names of local variables only is recorded as that
-    variant, so that nothing is evaluated twice; what the model wrote stands in the exchange. Rules give modules whose plans are
-    compared at evaluation anyway.
+    Args:
+        states: Of the run's tasks.
+        store: Of the run.
     """
-    if isinstance(outcome, NoProposal):
-        return OutcomeEntry(number, outcome, None)
+
+    def __init__(self, states: Mapping[str, TaskState], store: PopulationStore) -> None:
+        self._novelty = {name: Novelty(name, store) for name in states}
+
+    def prepare(self, told: Iterable[tuple[TaskState | None, Proposal | NoProposal]]) -> None:
+        """To be called before the first of these outcomes is applied, while nothing is applied that the store lacks."""
+        for state, outcome in told:
+            if state is not None and outcome.exchanges:
+                self._novelty[state.name].prepare()
+
+    def entry(self, state: TaskState, number: int, outcome: Proposal | NoProposal) -> OutcomeEntry:
+        """The entry to record, made when all before it are applied.
+
+        A model's module that differs from a known variant in layout, comments or names of local variables only is recorded as that
+        variant, so that nothing is evaluated twice; what the model wrote stands in the exchange. Rules give modules whose plans
+        are compared at evaluation anyway.
+        """
+        if isinstance(outcome, NoProposal):
+            return OutcomeEntry(number, outcome, None)
+        if not _is_unicode(outcome.source):
+            # A model's reply may hold half a surrogate pair; such a module could be neither identified nor written to a file.
+            return OutcomeEntry(number, NoProposal("the module is not valid Unicode text", True, outcome.exchanges), None)
+        novelty = self._novelty[state.name]
+        known = novelty.twin(outcome.source) if outcome.exchanges else None
+        if known is not None:
+            twin = state.archive.variant(known)
+            return OutcomeEntry(number, dataclasses.replace(outcome, source=twin.source), twin)
+        variant = Variant(state.name, outcome.source)
+        novelty.see(variant)
+        return OutcomeEntry(number, outcome, variant)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written to a file."""
     try:
-        outcome.source.encode()
+        text.encode()
     except UnicodeEncodeError:
-        # A model's reply may hold half a surrogate pair; such a module could be neither identified nor written to a file.
-        return OutcomeEntry(number, NoProposal("the module is not valid Unicode text", True, outcome.exchanges), None)
-    twin = novelty.twin(outcome.source) if outcome.exchanges else None
-    if twin is not None:
-        return OutcomeEntry(number, dataclasses.replace(outcome, source=twin.source), twin)
-    return OutcomeEntry(number, outcome, Variant(task, outcome.source))
+        return False
+    return True

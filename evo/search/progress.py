@@ -124,7 +124,7 @@ def _task(state: TaskState) -> TaskProgress:
             len(island.members),
             max((member.score for member in island.members.values()), default=0.0),
             island.requests,
-            len(island.lineages),
+            island.begun,
             island.restarts,
         )
         for island in state.islands

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from evo.errors import StoreError, TaskError
 from evo.evaluation.base import Baseline
@@ -16,12 +17,14 @@ from evo.search.front import Front, Point
 from evo.search.islands import Failed, Island
 from evo.search.model_mix import ModelMix, Refusal
 from evo.search.newest import Newest
+from evo.search.past import Past
 from evo.search.selection import Member, feature_cell, make_selection
 from evo.search.settings import SearchSettings
 from evo.search.setup import TaskSetup
 from evo.search.traps import Lineage
+from evo.search.under_way import UnderWay
 from operators.prompting import lesson_line
-from population_store.base import EvaluationEntry, OutcomeEntry, Purpose
+from population_store.base import EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 
 NOTHING = ""
 """Root of a lineage that begins with no variant."""
@@ -39,8 +42,28 @@ class TaskState:
         settings: See `SearchSettings`.
         bandit: Of operators; shared by tasks of the same kernel kind.
         mix: Which models there are.
-        load: Reads a variant from the store.
+        store: Of the run, for what happened long ago.
     """
+
+    KEPT: ClassVar = (
+        "archive",
+        "exhaustion",
+        "front",
+        "mix",
+        "under_way",
+        "islands",
+        "baseline",
+        "starts",
+        "proposing",
+        "awaiting",
+        "statuses",
+        "attempts",
+        "tabu",
+        "worked",
+        "newest",
+        "requests",
+        "verified_since_search",
+    )
 
     def __init__(
         self,
@@ -48,14 +71,15 @@ class TaskState:
         settings: SearchSettings,
         bandit: Bandit,
         mix: ModelMix,
-        load: Callable[[str], Variant | None],
+        store: PopulationStore,
     ) -> None:
         self.setup = setup
         self.settings = settings
         self.bandit = bandit
         self.mix = mix
         self.name = setup.task.name
-        self.archive = Archive(load)
+        self.archive = Archive(store.variant)
+        self.past = Past(self.name, store)
         self.exhaustion = Exhaustion(settings)
         self.front = Front()
         self.selection = make_selection(settings)
@@ -66,9 +90,9 @@ class TaskState:
         self.baseline: Baseline | None = None
         self.failure: TaskError | None = None
         self.starts: list[str] = []
+        self.under_way = UnderWay()
         self.proposing: dict[int, Request] = {}
         self.awaiting: dict[int, str] = {}
-        self.plans: dict[tuple[str, str], str] = {}
         self.statuses: Counter[Status] = Counter()
         self.attempts: Counter[str] = Counter()
         self.tabu: deque[str] = deque(maxlen=TABU_KEPT)
@@ -127,10 +151,13 @@ class TaskState:
                 action="resume with the number of islands the run was started with",
             )
         self.requests += 1
+        self.archive.hold(*request.parents, *request.parents)  # until its end, and as those of the newest
+        self.archive.release(self.newest.request.parents if self.newest is not None else ())
         self.newest = Newest(request) if self.newest is None else self.newest.followed_by(request)
         self.proposing[request.number] = request
-        self.mix.asked(request)
-        self.archive.hold(*request.parents)
+        self.under_way.asked(request, repair=self._is_repair(request))
+        if self.mix.asked(request):
+            self.archive.release(request.parents)
         if request.operator != START:
             self.islands[request.island].requests += 1
             self.lineage_of(request).tried[request.operator] += 1
@@ -138,13 +165,18 @@ class TaskState:
     def apply_outcome(self, entry: OutcomeEntry) -> None:
         """What came of a request. Either a new variant now awaits evaluation, or nothing new is there."""
         request, outcome, variant = self.proposing.pop(entry.number), entry.outcome, entry.variant
+        self.under_way.answered(request)
         refusal = self.mix.answered(request, outcome)
+        if refusal is Refusal.PASSED_ON:
+            self.archive.hold(*request.parents)
         if request.operator != START:
             self._exchanged(self.lineage_of(request), outcome)
-        if variant is None or variant.variant_id in self.archive:
+        if variant is None or self.past.knows(variant.variant_id):
             self._nothing_new(request, outcome, variant, refusal)
+            self._ended(request)
         else:
             assert isinstance(outcome, Proposal)
+            self.past.add(variant.variant_id)
             self.archive.add(Note(variant.variant_id, request, outcome.strategy), variant)
             self.awaiting[entry.number] = variant.variant_id
             if request.operator == START:
@@ -152,33 +184,34 @@ class TaskState:
             else:
                 self.exhaustion.fruitful(request.operator, request.parents)
                 self.lineage_of(request).strategies.append(outcome.strategy)
-        self.archive.release(request.parents)
 
     def apply_evaluation(self, entry: EvaluationEntry) -> None:
         """A verdict, of the search or of the verification."""
         evaluation = entry.evaluation
-        note = self.archive[evaluation.variant_id]
-        self.attempts.pop(note.variant_id, None)
+        self.attempts.pop(evaluation.variant_id, None)
         if entry.purpose is Purpose.VERIFY:
-            self._verified(note, evaluation)
+            self._verified(evaluation)
             return
+        note = self.archive[evaluation.variant_id]
         del self.awaiting[entry.number]
         self.verified_since_search = 0
         note.status, note.stage, note.fitness = evaluation.status, evaluation.stage, evaluation.fitness
         self.statuses[evaluation.status] += 1
         self.archive.evaluated(evaluation)
         if evaluation.plan_hash and evaluation.status is not Status.DUPLICATE:
-            for device in (evaluation.device, ""):
-                self.plans.setdefault((device, evaluation.plan_hash), note.variant_id)
+            self.past.measured(evaluation.device, evaluation.plan_hash, note.variant_id)
         if evaluation.status is Status.PASSED:
             note.score, note.speedup, note.latency_us = evaluation.fitness, evaluation.speedup, evaluation.latency_us
             note.chosen = {case.case: case.configuration for case in evaluation.cases}
+        self.archive.descends(note)
         if note.is_start:
+            self._ended(note.request)
             if not any(self.archive[variant_id].is_start for variant_id in self.awaiting.values()):
                 self._begin()
             return
         self._child_evaluated(note, evaluation)
         self.archive.release([note.variant_id])
+        self._ended(note.request)
 
     def apply_event(self, event: Event) -> None:
         """A consequence that was decided earlier."""
@@ -188,18 +221,35 @@ class TaskState:
         island = self.islands[event.island]
         if event.kind in (EventKind.STALLED, EventKind.TRAPPED):
             self.archive.release(island.abandon(event.lineage))
+            if event.variant_id != NOTHING:
+                self.archive.release([event.variant_id])
             trapped = f" (given up: {event.reason})" if event.kind is EventKind.TRAPPED else ""
             self.tabu.extend(f"{strategy}{trapped}" for strategy in island.lineages[event.lineage].strategies)
         elif event.kind is EventKind.RESTART:
             score = self.archive[event.variant_id].score if event.variant_id != NOTHING else 0.0
             lineage = island.open(event.variant_id, score, replaces=island.last_abandoned)
             if event.variant_id != NOTHING:
+                self.archive.hold(event.variant_id)
                 self._join(island, event.variant_id, lineage.name)
             island.restarts += 1
         elif event.kind is EventKind.MIGRATION:
             self.islands[event.island - 1].passed_since_migration = 0
             self._join(island, event.variant_id, event.lineage)
             island.lineages[event.lineage].welcomed(self.archive[event.variant_id].score)
+
+    def forget(self) -> None:
+        """Drops what no decision can ask for any more."""
+        evaluating = (self.archive[variant_id].request for variant_id in self.awaiting.values())
+        others = (*self.mix.unanswered, *(() if self.newest is None else (self.newest.request,)))
+        pending = {request.lineage for request in (*self.proposing.values(), *evaluating, *others)}
+        for island in self.islands:
+            island.forget_lineages(pending)
+        self.exhaustion.forget(lambda variant_id: variant_id not in self.archive)
+
+    def _ended(self, request: Request) -> None:
+        """A request has led to a verdict, or to nothing new."""
+        self.under_way.ended(request, repair=self._is_repair(request))
+        self.archive.release(request.parents)
 
     def _begin(self) -> None:
         """All starting kernels are evaluated: the fastest becomes the baseline, every island starts from those that passed."""
@@ -223,6 +273,7 @@ class TaskState:
         for island in self.islands:
             for note in passed:
                 lineage = island.open(note.variant_id, note.score)
+                self.archive.hold(note.variant_id)
                 self._join(island, note.variant_id, lineage.name)
 
     def _found(self, note: Note) -> None:
@@ -269,10 +320,9 @@ class TaskState:
     def _child_evaluated(self, note: Note, evaluation: Evaluation) -> None:
         request = note.request
         island, lineage = self.islands[request.island], self.lineage_of(request)
+        parents = [self.archive[variant_id] for variant_id in request.parents]
         # What is made of no parent has to beat the root of its lineage.
-        known = request.parents or ((lineage.root,) if lineage.root != NOTHING else ())
-        parents = [self.archive[variant_id] for variant_id in known]
-        best_parent = max((parent.score for parent in parents), default=0.0)
+        best_parent = max((parent.score for parent in parents), default=lineage.root_score)
         gained = reward(best_parent, note.score)
         self.bandit.learn(request.operator, gained)
         self.mix.learn(request, gained)
@@ -282,6 +332,7 @@ class TaskState:
             if note.score > best_parent > 0:
                 self.worked.append(f"{note.strategy} (+{note.score / best_parent - 1:.1%})")
             lineage.passed(note.score)
+            self.archive.passed(note)
             island.passed_since_migration += 1
             for repaired in request.parents[:1]:
                 self.archive.release(island.forget_failure(repaired))
@@ -297,26 +348,38 @@ class TaskState:
             if original not in request.parents and self.archive.is_ancestor(original, request.parents):
                 lineage.repeated(original)
         else:
-            note.chain = (parents[0].chain if request.parents else 0) + 1
+            note.chain = (parents[0].chain if parents else 0) + 1
             lineage.failed(evaluation.signature, note.chain)
             if not lineage.abandoned:
                 failed = Failed(note.variant_id, request.number, lineage.name, evaluation.stage.rank, note.chain)
                 self.archive.hold(note.variant_id)
                 self.archive.release(island.remember_failure(failed))
 
-    def _verified(self, note: Note, evaluation: Evaluation) -> None:
+    def _verified(self, evaluation: Evaluation) -> None:
         self.verified_since_search += 1
+        note = self.archive.get(evaluation.variant_id)
+        if note is None:  # it has left the front meanwhile
+            return
+        self.archive.hold(note.variant_id)  # until all that refers to it has changed
         note.verified = evaluation.status
         note.score = evaluation.fitness
+        point = None
         if evaluation.status is Status.PASSED:
             note.speedup, note.latency_us = evaluation.speedup, evaluation.latency_us
             self.archive.evaluated(evaluation)
-            self._on_front(note.variant_id)
-        else:
-            self._exchange_front(self.front.remove(note.variant_id))
+            point = Point.of(evaluation)
+        self._exchange_front(self.front.replace(note.variant_id, point, self._points()))
         for island in self.islands:
             if island.rescore(note.variant_id, note.score):
                 self.archive.release([note.variant_id])
+        self.archive.release([note.variant_id])
+
+    def _points(self) -> Iterator[Point]:
+        """Of all members."""
+        for variant_id in dict.fromkeys(variant_id for island in self.islands for variant_id in island.members):
+            evaluation = self.archive.parent(variant_id).evaluation
+            assert evaluation is not None, "who became a member passed"
+            yield Point.of(evaluation)
 
     def _join(self, island: Island, variant_id: str, lineage: str) -> None:
         """Makes a variant a member of an island and of a lineage there."""

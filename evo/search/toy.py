@@ -122,7 +122,23 @@ class ToyCrossover(Operator):
         return Proposal(render(child), "genes of two")
 
 
+class ToyDrift(Operator):
+    """Gives one knob any of a million values: no search comes to an end of these modules."""
+
+    name: ClassVar[str] = "toy_drift"
+    kind: ClassVar[OperatorKind] = OperatorKind.MUTATION
+
+    async def propose(self, parents: tuple[Parent, ...], context: Context, rng: np.random.Generator) -> Proposal | NoProposal:
+        """See `Operator.propose`."""
+        genes = genes_of(parents[0].variant.source)
+        name = KNOBS[int(rng.integers(len(KNOBS)))]
+        genes[name] = int(rng.integers(1_000_000))
+        return Proposal(render(genes), f"{name} to {genes[name]}")
+
+
 TOY_OPERATORS: tuple[Operator, ...] = (ToyKnob(), ToyFlag(), ToyRepair(), ToyCrossover())
+DRIFT_OPERATORS: tuple[Operator, ...] = (ToyDrift(), ToyFlag(), ToyRepair(), ToyCrossover())
+"""For long searches."""
 
 
 def infos(operators: tuple[Operator, ...] = TOY_OPERATORS) -> tuple[OperatorInfo, ...]:

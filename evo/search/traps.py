@@ -21,6 +21,7 @@ class Lineage:
     Attributes:
         name: ``task/island/ordinal``.
         root: Variant it began with.
+        root_score: The score of that one then.
         best: Highest score in it.
         avoid: Operators tried in the lineage it replaces; its first child comes from another one where there is another.
         replaces: It was begun in place of an abandoned lineage.
@@ -39,6 +40,7 @@ class Lineage:
 
     name: str
     root: str
+    root_score: float = 0.0
     best: float = 0.0
     avoid: frozenset[str] = frozenset()
     replaces: bool = False

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from evo.evaluation.base import Effort, WorkItem
 from evo.records import Configuration, Request
-from evo.search.archive import Note
+from evo.search.archive import Kin, Note
 from evo.search.state import TaskState
 from operators.base import Context, Example, Parent
 
 HINTS = 4
 """Configurations of relatives handed to tuning, at most."""
-SIBLINGS = 3
-"""Newest children of the same parents that passed, whose configurations may be among them."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +87,8 @@ def _hints(state: TaskState, note: Note) -> tuple[Configuration, ...]:
     """What relatives were best in: the main parent, the best of the newest siblings, other parents; each one's first case before all
     second ones, since cases of one variant often want the same."""
     parents = [state.archive[variant_id] for variant_id in note.request.parents]
-    siblings = sorted(state.archive.children(parents[0].variant_id)[-SIBLINGS:], key=lambda item: -item.score) if parents else []
-    relatives = [*parents[:1], *siblings, *parents[1:]]
+    siblings = sorted(parents[0].children, key=lambda item: -item.score) if parents else []
+    relatives: list[Note | Kin] = [*parents[:1], *siblings, *parents[1:]]
     chosen = [tuple(dict.fromkeys(relative.chosen.values())) for relative in relatives]
     ranked = (configurations[place] for place in range(HINTS) for configurations in chosen if place < len(configurations))
     return tuple(dict.fromkeys(ranked))[:HINTS]

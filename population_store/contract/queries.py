@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from evo.records import Spent, Status
-from population_store.base import PopulationStore
+import dataclasses
+
+from evo.records import Evaluation, Spent, Status
+from population_store.base import Entry, EvaluationEntry, Kept, PopulationStore
 from population_store.contract import samples
 from population_store.contract.fixtures import StoreFixtures
 
@@ -49,6 +51,48 @@ class QueryContract(StoreFixtures):
         assert store.counts()["softmax"] == {"pending": 1, "no_proposal": 1}
         store.record([samples.searched(0, samples.failed(0, Status.TIMEOUT))], Spent())
         assert store.counts()["softmax"] == {"timeout": 1, "no_proposal": 1}
+
+    def test_a_variant_is_known_from_its_first_outcome_on(self, store: PopulationStore) -> None:
+        store.record([*samples.history(0), samples.request(1), samples.outcome(1, of=samples.variant(0))], Spent())
+        store.record([samples.request(2), samples.outcome(2), samples.request(3, task="gemm")], Spent())
+        other = samples.variant(3, task="gemm")
+        store.record([samples.outcome(3, of=other)], Spent())
+        wanted = samples.variant(0).variant_id
+        first = next(seq for seq, entry in store.journal() if entry == samples.outcome(0))
+        assert [store.is_known(wanted, first - 1), store.is_known(wanted, first)] == [False, True]
+        assert not store.is_known("0" * 24, 1_000)
+        assert list(store.modules("softmax")) == [samples.variant(0), samples.variant(2)]
+        assert list(store.modules("gemm")) == [other]
+
+    def test_a_plan_belongs_to_the_variant_that_was_judged_on_it_first(self, store: PopulationStore) -> None:
+        def judged(number: int, evaluation: Evaluation) -> list[Entry]:
+            return [samples.request(number), samples.outcome(number), samples.searched(number, evaluation)]
+
+        elder, younger, elsewhere = (dataclasses.replace(samples.passed(number, 1.5), plan_hash="p") for number in range(3))
+        elsewhere = dataclasses.replace(elsewhere, device="NVIDIA H200")
+        repeated = dataclasses.replace(samples.failed(3, Status.DUPLICATE), plan_hash="q")
+        store.record([*judged(0, elder), *judged(1, younger), *judged(2, elsewhere), *judged(3, repeated)], Spent())
+        store.record([samples.verified(3, dataclasses.replace(samples.failed(3), plan_hash="q"))], Spent())
+        end = max(seq for seq, _ in store.journal())
+        first = next(seq for seq, entry in store.journal() if isinstance(entry, EvaluationEntry))
+        device, owners = elder.device, [samples.variant(number).variant_id for number in range(3)]
+        assert store.plan_owner("softmax", device, "p", end) == owners[0]
+        assert store.plan_owner("softmax", device, "p", first - 1) is None
+        assert store.plan_owner("softmax", "NVIDIA H200", "p", end) == owners[2]
+        assert store.plan_owner("softmax", "", "p", end) == owners[0]
+        assert store.plan_owner("gemm", device, "p", end) is None
+        assert store.plan_owner("softmax", device, "q", end) is None, "a duplicate and a verification own nothing"
+
+    def test_what_was_worked_out_is_kept_once_per_name_with_its_place_in_the_journal(self, store: PopulationStore) -> None:
+        assert store.kept("search") is None
+        store.record(samples.history(0), Spent())
+        end = max(seq for seq, _ in store.journal())
+        assert store.keep("search", "k1", '{"a": "\\u0000"}') == end
+        assert store.kept("search") == Kept(end, "k1", '{"a": "\\u0000"}')
+        store.record(samples.history(1), Spent())
+        assert store.keep("search", "k2", "{}") > end
+        assert store.kept("search") == Kept(store.keep("digest", "", "x" * 100_000), "k2", "{}")
+        assert len(list(store.journal())) == 2 * len(samples.history(0)), "the journal does not change"
 
     def test_events_are_kept_every_time(self, store: PopulationStore) -> None:
         assert store.record([samples.event(0), samples.event(0)], Spent()) == (True, True)

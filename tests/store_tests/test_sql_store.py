@@ -119,7 +119,8 @@ class TestSchema:
             store.record(samples.history(0), samples.spent_after(1))
             expected, spent = list(store.journal()), store.spent
         with sqlite3.connect(path) as older:
-            older.execute("DROP TABLE tried")
+            for table in ("tried", "snapshots"):
+                older.execute(f"DROP TABLE {table}")
             older.execute("ALTER TABLE requests DROP COLUMN model")
             for column in ("tokens", "held_dollars", "held_tokens"):
                 older.execute(f"ALTER TABLE spent DROP COLUMN {column}")

@@ -139,6 +139,18 @@ def export_front(
 
 
 @app.command()
+def dataset(
+    stores: Annotated[list[str], typer.Argument(help="Paths or URLs of population stores.")],
+    chosen: Annotated[str, typer.Option("--format", help="sft, preference or grpo.")],
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+) -> None:
+    """Makes data to train a model on, of what searches recorded."""
+    from evo.commands.dataset import dataset_command
+
+    raise typer.Exit(dataset_command(stores, chosen, out))
+
+
+@app.command()
 def propose(
     store: StoreArgument,
     out: Annotated[

@@ -73,9 +73,16 @@ def submission_of(
     baseline: str | None = None,
     shown: Sequence[str] | None = None,
     shown_plans: Sequence[str] | None = None,
+    *,
+    tasks: str = "",
 ) -> Submission:
-    """A completion with the columns of its row; a relative path of a task is taken from the current folder."""
-    reference = str(Path(task).expanduser().resolve()) if is_path(task) else task
+    """A completion with the columns of its row.
+
+    Args:
+        completion, task, baseline, shown, shown_plans: See `evo.reward.trl.TritonReward`.
+        tasks: Folder that relative paths of tasks start from; empty for the current one.
+    """
+    reference = str(Path(tasks, task).expanduser().resolve()) if is_path(task) else task
     return Submission(reference, text_of(completion), baseline or "", tuple(_listed(shown)), tuple(_listed(shown_plans)))
 
 

@@ -19,12 +19,14 @@ class TritonReward:
 
     Args:
         settings: Where and how completions are judged.
+        tasks: Folder of the data set, from which paths of task files start; empty for the current one.
         judges: Instead of a pool of `settings`.
     """
 
     __name__ = "triton_reward"  # by which trainers log it
 
-    def __init__(self, settings: PoolSettings | None = None, judges: Judges | None = None) -> None:
+    def __init__(self, settings: PoolSettings | None = None, *, tasks: str = "", judges: Judges | None = None) -> None:
+        self._tasks = tasks
         self._rewarding = Rewarding(settings or PoolSettings(), judges)
 
     def __call__(
@@ -64,7 +66,7 @@ class TritonReward:
             )
         nothing = [None] * len(completions)
         rows = zip(completions, task, baseline or nothing, shown or nothing, shown_plans or nothing, strict=True)
-        parts = self._rewarding.parts([submission_of(*row) for row in rows])
+        parts = self._rewarding.parts([submission_of(*row, tasks=self._tasks) for row in rows])
         if log_extra is not None:
             log_extra("verdict", [item if isinstance(item, str) else item.reason or "passed" for item in parts])
         if log_metric is not None:

@@ -26,6 +26,7 @@ def compute_score(
     address: str | None = None,
     evaluators: int | str = "auto",
     deadline_s: float = 120.0,
+    tasks: str = "",
     **others: object,
 ) -> dict[str, float]:
     """The score of one response, with what it is made of for verl's log.
@@ -38,6 +39,7 @@ def compute_score(
         ground_truth: Name or path of the task.
         extra_info: ``baseline``, ``shown`` and ``shown_plans`` as in `evo.reward.trl.TritonReward`, where it has them.
         device, target, address, evaluators, deadline_s: See `PoolSettings`; verl passes them from ``reward_kwargs``.
+        tasks: Folder of the data set, from which paths of task files start; empty for the current one.
         others: What verl adds, not looked at.
 
     Raises:
@@ -49,7 +51,7 @@ def compute_score(
     with _LOCK:
         rewarding = _REWARDING.setdefault(settings, Rewarding(settings))
     columns = {key: (extra_info or {}).get(key) for key in ("baseline", "shown", "shown_plans")}
-    (parts,) = rewarding.parts([submission_of(solution_str, ground_truth, **columns)])
+    (parts,) = rewarding.parts([submission_of(solution_str, ground_truth, **columns, tasks=tasks)])
     judged = parts if isinstance(parts, Parts) else Parts(0.0, 0.0, 0.0)
     return {
         "score": judged.reward,

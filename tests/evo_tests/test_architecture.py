@@ -52,7 +52,8 @@ def test_rooms_import_downward_only() -> None:
 
 
 def test_what_is_imported_is_declared() -> None:
-    declared = {normal(re.split(r"[\[<>=!~ ;]", text)[0]) for text in PROJECT["project"]["dependencies"]}
+    optional = [text for extra in PROJECT["project"]["optional-dependencies"].values() for text in extra]
+    declared = {normal(re.split(r"[\[<>=!~ ;]", text)[0]) for text in [*PROJECT["project"]["dependencies"], *optional]}
     distributions = packages_distributions()
     undeclared = {}
     for path in modules():

@@ -89,7 +89,7 @@ def test_trl_gets_a_float_per_completion_and_none_where_nothing_could_be_judged(
         "lost": Judged(None, "no GPU"),
     }
     judges, logged, shares = Told(lambda item: answers[item.reply]), {}, {}
-    reward = TritonReward(judges=judges)
+    reward = TritonReward(tasks="data", judges=judges)
     found = reward(
         prompts=["p"] * 3,
         completions=["good", [{"role": "assistant", "content": "bad"}], "lost"],
@@ -104,7 +104,7 @@ def test_trl_gets_a_float_per_completion_and_none_where_nothing_could_be_judged(
     )
     assert found == [pytest.approx(2 / 3), 0.0, None]
     assert judges.asked[0] == Submission("softmax", "good", "", ("a",), ("h",))
-    assert judges.asked[2].task == str(Path("nearby.py").resolve())
+    assert judges.asked[2].task == str(Path("data", "nearby.py").resolve())
     assert [text.split(":")[0] for text in logged["verdict"]] == ["passed", "gate", "no GPU"]
     assert shares == {"triton/judged": pytest.approx(2 / 3), "triton/rule": 1.0, "triton/correct": 0.5, "triton/measured": 0.5}
     assert reward.__name__ == "triton_reward"

@@ -23,6 +23,7 @@ from evo.errors import ConfigError
 from evo.evaluation.settings import EvaluationSettings
 from evo.search.settings import Budget, SearchSettings
 
+from operators.models.base import Form
 CLUSTER_KEY = ("metadata", "triton_evolve")
 """Where a Ray cluster-launcher file carries the configuration."""
 
@@ -49,6 +50,9 @@ class ModelSection(_Section):
     """
 
     provider: str = "anthropic"
+        grammar: What its replies are held to, where its server can: ``none``, any ``module``, or a ``skeleton``, which is the first
+            parent with free bodies of kernels. Several are arms of their own between which the bandit of models chooses.
+        corrections: Further turns about a reply that cannot be used.
     name: str
     label: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] = 16_000
@@ -59,12 +63,21 @@ class ModelSection(_Section):
 
     @property
     def key(self) -> str:
+    grammar: Annotated[tuple[Form, ...], Field(min_length=1)] = ("none",)
+    corrections: Annotated[int, Field(ge=0, le=10)] = 1
         """By which requests name it."""
         return self.label or self.name
 
 
 class ClusterSection(_Section):
     """Where and how wide a run works.
+
+    @property
+    def arms(self) -> dict[str, Form]:
+        """Label of each arm → what it is held to; one form alone needs no name of its own."""
+        if len(self.grammar) == 1:
+            return {self.key: self.grammar[0]}
+        return {self.key if form == "none" else f"{self.key} ({form})": form for form in self.grammar}
 
     Attributes:
         address: A running Ray cluster (``auto`` or ``host:port``), on a host of which the run is started; None starts a local one.
@@ -131,6 +144,11 @@ class RunConfig(_Section):
     def to_text(self) -> str:
         """JSON text that `from_text` reads back."""
         return self.model_dump_json()
+
+    @property
+    def model_labels(self) -> tuple[str, ...]:
+        """By which requests name models, in order."""
+        return tuple(label for section in self.models for label in section.arms)
 
     @classmethod
     def from_text(cls, text: str, where: str) -> RunConfig:

@@ -15,6 +15,10 @@ NO_ANSWER = "error"
 """Stop reason of an exchange whose endpoint gave no whole answer: an outage, an overload, a refused key."""
 
 
+HELD, LEFT = "held", "left"
+"""What is said of a whole reply to a request with a grammar: it keeps to it, or does not, which shows that the server ignored it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Usage(Record):
     """What a language-model exchange cost. Tokens are counts, money is US dollars.
@@ -49,6 +53,7 @@ class Exchange(Record):
         stop_reason: As the endpoint gave it (``end_turn``, ``max_tokens``, ``refusal`` …) or ``error``.
         request_id: The endpoint's id of the request, for support.
         latency_s: Wall seconds.
+        grammar: ``held`` or ``left``, where the request had a grammar and the reply is whole; else empty.
     """
 
     model: str
@@ -60,6 +65,7 @@ class Exchange(Record):
     request_id: str
     latency_s: float
     usage: Usage
+    grammar: str = ""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from evo.errors import InputError
 from evo.records import content_id
+from operators.grammar.check import module_violation
 
 PROMPTS = Path(__file__).with_name("prompts")
 
@@ -193,7 +194,8 @@ def module_problem(source: str, entry: str) -> str:
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
-        return f"line {error.lineno}: {error.msg}"
+        place = module_violation(source)
+        return f"line {error.lineno}: {error.msg}" + (f"; {place}" if place else "")
     except _UNPARSABLE as error:
         return f"it cannot be parsed ({type(error).__name__})"
     return "" if any(entry in _defined(node) for node in tree.body) else f"it does not define {entry}"

@@ -63,7 +63,7 @@ class EngineActor:
             operators=operators,
             store=self._store,
             clock=time.monotonic,
-            models=[section.key for section in config.models],
+            models=list(config.model_labels),
         )
         self._spending = Spending(
             config, self._engine.spent, self._engine.spend_up_to, self._engine.events, self._engine.note_batch

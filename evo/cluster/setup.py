@@ -14,9 +14,11 @@ from evo.search.library import read_library
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.tasks.base import Task
 from operators.base import Context, Example, Operator
+from operators.models.base import Form, Model
 from operators.models.building import build_model, check_model
 from operators.models.ledger import Account, Ledger
 from operators.models.limits import Limiter
+from operators.models.tier import TierModel
 
 
 def load_tasks(config: RunConfig) -> Mapping[str, Task]:
@@ -76,11 +78,13 @@ def check_models(config: RunConfig) -> None:
     """
     labels: set[str] = set()
     for position, section in enumerate(config.models):
-        if section.key in labels:
+        if given := [label for label in section.arms if label in labels]:
             raise ConfigError(
-                f"models.{position}.label", given=section.key, action="another model has it: give each a label of its own"
+                f"models.{position}.label", given=given[0], action="another model has it: give each a label of its own"
             )
-        labels.add(section.key)
+        if len(section.arms) < len(section.grammar):
+            raise ConfigError(f"models.{position}.grammar", given=list(section.grammar), action="name each form once")
+        labels |= set(section.arms)
         check_model(section.provider, section.options, f"models.{position}")
 
 
@@ -100,8 +104,9 @@ def build_operators(
     known = find_operators()
     classes = [known[name] for name in operator_names(config)]
     account = account or Ledger(config.budget.dollars, config.budget.tokens)
-    models = {
-        section.key: build_model(
+    models: dict[str, Model] = {}
+    for section in config.models if any(cls.needs_model for cls in classes) else ():
+        client = build_model(
             section.provider,
             section.name,
             ledger=account,
@@ -110,12 +115,18 @@ def build_operators(
             base_url=section.base_url,
             options=section.options,
         )
-        for section in (config.models if any(cls.needs_model for cls in classes) else ())
-    }
+        models |= {label: _tier(client, form, section) for label, form in section.arms.items()}
     return {
         cls.name: {label: _with_model(cls, model) for label, model in models.items()} if cls.needs_model else {"": cls()}
         for cls in classes
     }
+
+
+def _tier(client: Model, form: Form, section: ModelSection) -> TierModel:
+    try:
+        return TierModel(client, form, section.corrections)
+    except ValueError as error:
+        raise ConfigError(f"models: {section.provider} {section.name}", action=str(error)) from None
 
 
 def _with_model(cls: type[Operator], model: object) -> Operator:

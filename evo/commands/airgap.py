@@ -187,7 +187,7 @@ def _propose(store: PopulationStore, config: RunConfig, wanted: int, interruptio
         operators=operator_infos(config),
         store=store,
         clock=time.monotonic,
-        models=[section.key for section in config.models],
+        models=list(config.model_labels),
     )
     reason = asyncio.run(make_proposals(engine, config, wanted, lambda: interruption.reason))
     return reason, engine.spent

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from evo.exchanges import NO_ANSWER, REFUSAL
+from evo.exchanges import LEFT, NO_ANSWER, REFUSAL
 from evo.records import NoProposal, Proposal, Request
 from evo.search.bandit import Arm
 
@@ -106,7 +106,7 @@ class ModelMix:
         failure_limit: Failures of a model in a row after which it is not asked again before a resume.
     """
 
-    KEPT: ClassVar = ("_failures", "_reasons", "_refused", "_unanswered", "_incredible")
+    KEPT: ClassVar = ("_failures", "_reasons", "_refused", "_unanswered", "_incredible", "_ignored")
 
     def __init__(self, models: Sequence[str], bandit: ModelBandit, failure_limit: int) -> None:
         self.models = tuple(models)
@@ -115,6 +115,7 @@ class ModelMix:
         self._failures: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
         self._incredible: Counter[str] = Counter()
+        self._ignored: Counter[str] = Counter()
         self._refused: dict[tuple[str, tuple[str, ...]], set[str]] = {}
         self._unanswered: list[Request] = []
 
@@ -132,6 +133,11 @@ class ModelMix:
     def incredible(self) -> Mapping[str, int]:
         """How many replies of a model came with more tokens than there can be."""
         return self._incredible
+
+    @property
+    def ignored(self) -> Mapping[str, int]:
+        """How many whole replies of a model left the grammar that was sent with the request."""
+        return self._ignored
 
     @property
     def unanswered(self) -> tuple[Request, ...]:
@@ -179,6 +185,7 @@ class ModelMix:
         if isinstance(outcome, NoProposal) and failed:
             self._reasons[request.model] = outcome.reason
         self._incredible[request.model] += sum(exchange.usage.claimed_tokens > 0 for exchange in outcome.exchanges)
+        self._ignored[request.model] += sum(exchange.grammar == LEFT for exchange in outcome.exchanges)
         ended = outcome.exchanges[-1].stop_reason if failed and outcome.exchanges else ""
         if ended != REFUSAL:
             return Refusal.UNREACHED if ended == NO_ANSWER else Refusal.NONE

@@ -110,10 +110,14 @@ def _failing(ledger: Ledger) -> tuple[str, ...]:
             worst[model] = max(found, worst.get(model, found))
     said = [f"{model} failed {count} times in a row: {reason}" for model, (count, reason) in sorted(worst.items())]
     claims: Counter[str] = Counter()
+    ignored: Counter[str] = Counter()
     for state in ledger.states.values():
         claims.update(state.mix.incredible)
+        ignored.update(state.mix.ignored)
     told = "of its replies say that they have more tokens than they can; each counts as the most that it can have"
-    return (*said, *(f"{model}: {count} {told}" for model, count in sorted(claims.items()) if count))
+    said += [f"{model}: {count} {told}" for model, count in sorted(claims.items()) if count]
+    left = "replies leave the grammar that was sent with the request, so its server ignores it: is options.server what it is?"
+    return (*said, *(f"{model}: {left}" for model, count in sorted(ignored.items()) if count))
 
 
 def _task(state: TaskState) -> TaskProgress:

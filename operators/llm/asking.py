@@ -11,8 +11,10 @@ import numpy as np
 from evo.errors import ModelError, SpendLimitError
 from evo.records import Exchange, NoProposal, Proposal, content_id
 from operators.base import Context, Parent
+from operators.grammar.check import module_violation
+from operators.grammar.forms import Grammar, module_reply, skeleton_reply
 from operators.knowledge_base import KnowledgeBase
-from operators.models.base import Model, Prompt, RequestError
+from operators.models.base import Form, Model, Prompt, RequestError
 from operators.prompting import Template, UnusableReplyError, fenced, same_program, strategy_line, template_hash
 from operators.replies import may_be_mended, module_of
 
@@ -42,7 +44,7 @@ class PromptFiles:
     Attributes:
         rules, triton, task: Rules and facts, the same for a whole run, and the task.
         angles: One point of view per line; each request is given one, for an endpoint without temperature needs other diversity.
-        module, edits: The two forms of a reply.
+        module, edits, skeleton: The forms of a reply.
         correction: What is asked about a reply that cannot be used.
         body: What the operator asks.
         knowledge: Facts about targets, versions, kinds of kernels and errors.
@@ -54,6 +56,7 @@ class PromptFiles:
     angles: Template
     module: Template
     edits: Template
+    skeleton: Template
     correction: Template
     body: Template
     knowledge: KnowledgeBase
@@ -72,6 +75,7 @@ class PromptFiles:
             angles=Template.load("angles"),
             module=Template.load("form_module"),
             edits=Template.load("form_edits"),
+            skeleton=Template.load("form_skeleton"),
             correction=Template.load("correction"),
             body=Template.load(body),
             knowledge=KnowledgeBase.load(),
@@ -80,11 +84,18 @@ class PromptFiles:
     @property
     def hash(self) -> str:
         """Of all files, in order."""
-        files = (self.rules, self.triton, self.task, self.angles, self.module, self.edits, self.body)
+        files = (self.rules, self.triton, self.task, self.angles, self.module, self.edits, self.skeleton, self.body)
         return content_id(template_hash(*files), self.knowledge.hash)
 
     def prompt(
-        self, context: Context, rng: np.random.Generator, max_tokens: int, *, edits: bool = False, **values: str
+        self,
+        context: Context,
+        rng: np.random.Generator,
+        max_tokens: int,
+        *,
+        edits: bool = False,
+        grammar: Grammar | None = None,
+        **values: str,
     ) -> Prompt:
         """The prompt, with one of the angles drawn by `rng`. What differs least from request to request comes first.
 
@@ -93,6 +104,7 @@ class PromptFiles:
             rng: Draws the angle.
             max_tokens: Longest reply.
             edits: Ask for edits of the module shown, not for a whole one.
+            grammar: What the reply shall be held to.
             values: Of the body's own placeholders.
 
         Raises:
@@ -103,14 +115,21 @@ class PromptFiles:
         # Drawn in any case, so that equal seeds give equal numbers to every operator; not every body asks to look somewhere.
         shown = {"angle": angle} if "angle" in self.body.placeholders else {}
         body = self.body.render(**shown, **values)
-        form = (self.edits if edits else self.module).render()
-        return Prompt(self._stable(context), f"{body}\n\n{form}", self.hash, max_tokens)
+        form = self._form(edits, grammar).render()
+        return Prompt(self._stable(context), f"{body}\n\n{form}", self.hash, max_tokens, grammar)
 
-    def correct(self, problem: str, exchange: Exchange, entry: str, max_tokens: int, *, edits: bool) -> Prompt:
+    def correct(
+        self, problem: str, exchange: Exchange, entry: str, max_tokens: int, *, edits: bool, grammar: Grammar | None = None
+    ) -> Prompt:
         """A short prompt about a reply that cannot be used: what is wrong with it and its end, without the conversation before it."""
-        form = (self.edits if edits else self.module).render()
+        form = self._form(edits, grammar).render()
         body = self.correction.render(problem=fenced(problem), reply=fenced(exchange.reply[-TAIL:]), entry=entry, form=form)
-        return Prompt((), body, template_hash(self.correction, self.module, self.edits), max_tokens)
+        return Prompt((), body, template_hash(self.correction, self.module, self.edits, self.skeleton), max_tokens, grammar)
+
+    def _form(self, edits: bool, grammar: Grammar | None) -> Template:
+        if grammar is not None and grammar.form == "skeleton":
+            return self.skeleton
+        return self.edits if edits else self.module
 
     def _stable(self, context: Context) -> tuple[str, ...]:
         """The blocks that an endpoint can cache: one for the whole run, one for the task; the same for every operator."""
@@ -131,7 +150,7 @@ class PromptFiles:
 
 
 class Asker:
-    """One request for one module, and at most one correction. Shared by all operators that ask a model.
+    """One request for one module, and as many corrections as its tier has. Shared by all operators that ask a model.
 
     Args:
         model: Who is asked.
@@ -157,7 +176,7 @@ class Asker:
         objection: Objection | None = None,
         **values: str,
     ) -> Proposal | NoProposal:
-        """Asks, and once more about a reply that cannot be used. Whatever comes back is kept with its exchanges.
+        """Asks, and again about a reply that cannot be used. Whatever comes back is kept with its exchanges.
 
         Args:
             parents: What the child must differ from.
@@ -171,41 +190,59 @@ class Asker:
             SpendLimitError: There is no money for this or any further request.
         """
         base = parents[0].variant.source if edits and parents else None
-        asks_edits = base is not None and len(base) >= EDITS_FROM
-        prompt = self._files.prompt(context, rng, self._model.max_tokens, edits=asks_edits, **values)
+        grammar = reply_grammar(self._model.form, parents, context.entry)
+        asks_edits = base is not None and len(base) >= EDITS_FROM and grammar is None
+        prompt = self._files.prompt(context, rng, self._model.max_tokens, edits=asks_edits, grammar=grammar, **values)
         prompt = dataclasses.replace(prompt, request=_named(context, 1))
         try:
-            exchange = await self._model.complete(prompt)
+            exchanges: tuple[Exchange, ...] = (await self._model.complete(prompt),)
         except SpendLimitError:
             raise
         except ModelError as error:
             return _failure(error)
-        outcome = read_reply(exchange, parents, context, base, objection)
+        outcome = read_reply(exchanges[-1], parents, context, base, objection)
+        usable = outcome.proposal if isinstance(outcome, Unusable) else None
+        while isinstance(outcome, Unusable) and outcome.mendable and len(exchanges) <= self._model.corrections:
+            correction = self._files.correct(
+                outcome.problem, exchanges[-1], context.entry, self._model.max_tokens, edits=asks_edits, grammar=grammar
+            )
+            correction = dataclasses.replace(correction, request=_named(context, len(exchanges) + 1))
+            try:
+                next_exchange = await self._model.complete(correction)
+            except ModelError as error:
+                # Without money too: the first reply is paid for and must be recorded; the next request will find the purse empty.
+                failure = _failure(error)
+                exchanges = (*exchanges, *failure.exchanges)
+                outcome = Unusable(f"{outcome.problem}; its correction failed: {failure.reason}", mendable=False)
+                break
+            outcome = read_reply(next_exchange, parents, context, base, objection, earlier=exchanges)
+            exchanges = (*exchanges, next_exchange)
+            usable = (outcome.proposal if isinstance(outcome, Unusable) else None) or usable
         if not isinstance(outcome, Unusable):
             return outcome
-        if not outcome.mendable:
-            return NoProposal(outcome.problem, failed=True, exchanges=(exchange,))
-        correction = self._files.correct(outcome.problem, exchange, context.entry, self._model.max_tokens, edits=asks_edits)
-        correction = dataclasses.replace(correction, request=_named(context, 2))
-        try:
-            second = await self._model.complete(correction)
-        except ModelError as error:
-            # Without money too: the first reply is paid for and must be recorded; the next request will find the purse empty.
-            failure = _failure(error)
-            reason = f"{outcome.problem}; its correction failed: {failure.reason}"
-            return NoProposal(reason, failed=True, exchanges=(exchange, *failure.exchanges))
-        mended = read_reply(second, parents, context, base, objection, earlier=(exchange,))
-        if isinstance(mended, Unusable):
-            return NoProposal(f"also after a correction: {mended.problem}", failed=True, exchanges=(exchange, second))
-        return mended
+        if usable is not None:
+            return dataclasses.replace(usable, exchanges=exchanges)
+        tried = len(exchanges) > 1 and "its correction failed" not in outcome.problem
+        return NoProposal(f"{'also after a correction: ' * tried}{outcome.problem}", failed=True, exchanges=exchanges)
+
+
+def reply_grammar(form: Form, parents: tuple[Parent, ...], entry: str) -> Grammar | None:
+    """What a reply is held to; a skeleton needs a parent with kernels whose bodies can be freed, else any module will do."""
+    skeleton = skeleton_reply(parents[0].variant.source) if form == "skeleton" and parents else None
+    return None if form == "none" else skeleton or module_reply(entry)
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """A whole reply without a module that can be used: why, and whether one more turn may mend it."""
+    """A whole reply without a module that can be used: why, and whether one more turn may mend it.
+
+    Attributes:
+        proposal: What it comes to all the same if it is not mended: the grammar is a little stricter than the compiler.
+    """
 
     problem: str
     mendable: bool
+    proposal: Proposal | None = None
 
 
 def read_reply(
@@ -239,7 +276,11 @@ def read_reply(
     named = [item.reply for item in reversed(exchanges) if "strategy" in item.reply.lower()]
     strategy = strategy_line(named[0] if named else exchange.reply)
     unwanted = objection(strategy) if objection is not None else ""
-    return Unusable(unwanted, mendable=True) if unwanted else Proposal(source, strategy, exchanges)
+    if unwanted:
+        return Unusable(unwanted, mendable=True)
+    proposal = Proposal(source, strategy, exchanges)
+    found = None if earlier else module_violation(source)
+    return Unusable(f"the compiler of kernels will refuse the module: {found}", True, proposal) if found else proposal
 
 
 def _named(context: Context, turn: int) -> str:

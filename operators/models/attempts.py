@@ -78,9 +78,10 @@ class Bound:
             price: None where nothing is billed, or no price is known and there is no cap in dollars.
             factor: Of the price, for cheaper modes.
         """
-        asked = len(prompt.text.encode()) + len(prompt.grammar.encode()) + OVERHEAD_TOKENS
+        grammar = prompt.grammar.lark if prompt.grammar else ""
+        asked = len(prompt.text.encode()) + len(grammar.encode()) + OVERHEAD_TOKENS
         dollars = price.bound(asked, prompt.max_tokens) * factor if price else 0.0
-        likely = (len(prompt.text) + len(prompt.grammar)) // _CHARS_PER_TOKEN + prompt.max_tokens
+        likely = (len(prompt.text) + len(grammar)) // _CHARS_PER_TOKEN + prompt.max_tokens
         return cls(dollars, asked + prompt.max_tokens, likely, asked, prompt.max_tokens)
 
     def believed(self, usage: Usage) -> Usage:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from evo.errors import ModelError
 from evo.records import Exchange, content_id
+from operators.grammar.forms import Grammar
+
+Form = Literal["none", "module", "skeleton"]
+"""What a model's replies are held to: nothing, any module, or the first parent's module with free bodies of kernels."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +28,8 @@ class Prompt:
         body: What is particular to this request.
         template_hash: Hash of the prompt files it was rendered from (`operators.prompting.Template.hash`).
         max_tokens: Longest reply, tokens, thinking included.
-        grammar: What the reply has to match, in the notation of the model's server; empty for any text. A model that
-            `supports_grammar` passes it on, every other one ignores it: whoever asks checks the reply in any case.
+        grammar: What the reply has to match; None for any text. A model that `supports_grammar` passes it on, in the notation of its
+            server, every other one ignores it: whoever asks checks the reply in any case.
         request: Names the question within a run, whoever asks it and however often; empty outside of runs. No part of what is asked.
     """
 
@@ -33,7 +37,7 @@ class Prompt:
     body: str
     template_hash: str
     max_tokens: int
-    grammar: str = ""
+    grammar: Grammar | None = None
     request: str = ""
 
     def __post_init__(self) -> None:
@@ -50,7 +54,7 @@ class Prompt:
     @property
     def prompt_hash(self) -> str:
         """Content hash over all blocks, and over the grammar where there is one."""
-        return content_id(*self.stable, self.body, *((self.grammar,) if self.grammar else ()))
+        return content_id(*self.stable, self.body, *((self.grammar.hash,) if self.grammar else ()))
 
 
 class RequestError(ModelError):
@@ -106,6 +110,16 @@ class Model(ABC):
     def supports_grammar(self) -> bool:
         """Whether its server lets no reply through that does not match the grammar of a prompt."""
         return False
+
+    @property
+    def form(self) -> Form:
+        """What its replies shall be held to."""
+        return "none"
+
+    @property
+    def corrections(self) -> int:
+        """Turns about a reply that cannot be used."""
+        return 1
 
     @abstractmethod
     async def complete(self, prompt: Prompt) -> Exchange:

@@ -32,6 +32,7 @@ NOT_PROVIDERS = (
     "prices",
     "recording",
     "replaying",
+    "tier",
 )
 """Modules of `operators.models` that a configuration cannot name."""
 

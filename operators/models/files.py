@@ -121,7 +121,9 @@ class FilesModel(Model):
         bound = Bound.of(prompt, None)
         attempts = Attempts(self._ledger, self._limiter, bound)
         started = time.perf_counter()
-        key = content_id(self.name, str(prompt.max_tokens), *prompt.stable, prompt.body, prompt.grammar)
+        key = content_id(
+            self.name, str(prompt.max_tokens), *prompt.stable, prompt.body, prompt.grammar.lark if prompt.grammar else ""
+        )
         ids = [f"{key}-{number}" for number in range(self._max_retries + 1)]
         reply: _Reply | None = None
         failure = ""
@@ -188,7 +190,7 @@ class FilesModel(Model):
             "system": list(prompt.stable),
             "prompt": prompt.body,
             "max_tokens": prompt.max_tokens,
-            "grammar": prompt.grammar,
+            "grammar": prompt.grammar.lark if prompt.grammar else "",
             "reply_to": str(self._replies / f"{request_id}.json"),
         }
 

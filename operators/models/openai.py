@@ -14,8 +14,11 @@ from typing import Any, ClassVar, Literal
 
 import openai
 from openai.types.chat import ChatCompletionChunk, ChatCompletionMessageParam
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
 from evo.errors import InputError, SpendLimitError
+from operators.grammar.forms import Grammar
+from operators.grammar.lark import HEADER
 from operators.models.attempts import MAX_REPLY_CHARS, NEVER_SENT, back_off, spend_code
 from operators.models.base import Prompt
 from operators.models.ledger import Account
@@ -24,14 +27,31 @@ from operators.models.openai_answers import described, spoken, text_of, usage_of
 from operators.models.over_http import Call, HttpModel
 from operators.models.prices import known_price
 
-Server = Literal["vllm", "sglang", "llama_cpp", "fireworks"]
+Server = Literal["vllm", "sglang", "llama_cpp", "fireworks", "openai"]
 """Servers that hold a reply to a grammar, each by a field of its own; all others ignore such a field without a word."""
 
-_GRAMMAR_FIELDS: Mapping[Server, Callable[[str], dict[str, Any]]] = {
-    "vllm": lambda text: {"structured_outputs": {"grammar": text}},
-    "sglang": lambda text: {"ebnf": text},
-    "llama_cpp": lambda text: {"grammar": text},
-    "fireworks": lambda text: {"response_format": {"type": "grammar", "grammar": text}},
+_TOOL = "reply"
+"""The tool whose input is the reply, for OpenAI's own models: they are held to grammars in tools alone."""
+
+_GRAMMAR_FIELDS: Mapping[Server, Callable[[Grammar], dict[str, Any]]] = {
+    "vllm": lambda grammar: {"structured_outputs": {"grammar": grammar.lark}},
+    "sglang": lambda grammar: {"ebnf": grammar.gbnf},
+    "llama_cpp": lambda grammar: {"grammar": grammar.gbnf},
+    "fireworks": lambda grammar: {"response_format": {"type": "grammar", "grammar": grammar.gbnf}},
+    "openai": lambda grammar: {
+        "tools": [
+            {
+                "type": "custom",
+                "custom": {
+                    "name": _TOOL,
+                    "description": "Takes the whole reply.",
+                    "format": {"type": "grammar", "grammar": {"syntax": "lark", "definition": grammar.lark.removeprefix(HEADER)}},
+                },
+            }
+        ],
+        "tool_choice": {"type": "custom", "custom": {"name": _TOOL}},
+        "parallel_tool_calls": False,
+    },
 }
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal", "tool_calls": "tool_use"}
@@ -207,6 +227,7 @@ class _Answer:
         self.call = call
         self.characters = 0
         self.begun = False
+        self.called = False
 
     def take(self, chunk: ChatCompletionChunk) -> None:
         """Adds a piece of the stream: text only; reasoning, tool calls and refusals' words are no part of a reply."""
@@ -217,7 +238,7 @@ class _Answer:
             self.call.usage = usage or self.call.usage
         for choice in chunk.choices[:1]:
             delta = choice.delta
-            text = text_of(delta.content)
+            text = text_of(delta.content) + self._tool_input(delta)
             self.call.texts.append(text)
             # What is dropped counts as well, so that endless reasoning ends.
             self.characters += len(text) + sum(len(str(value)) for value in (delta.model_extra or {}).values())
@@ -225,6 +246,18 @@ class _Answer:
                 self.call.stop = "refusal"
             if choice.finish_reason and self.call.stop != "refusal":
                 self.call.stop = _STOP_REASONS.get(choice.finish_reason, str(choice.finish_reason))
+                if self.called and self.call.stop == "tool_use":
+                    self.call.stop = "end_turn"
+
+    def _tool_input(self, delta: ChoiceDelta) -> str:
+        """What goes into our tool, which the SDK does not know in streams: its text is the reply."""
+        inputs = []
+        for call in delta.tool_calls or ():
+            custom = (call.model_extra or {}).get("custom")
+            if isinstance(custom, dict):
+                self.called = self.called or custom.get("name") == _TOOL
+                inputs.append(str(custom.get("input") or ""))
+        return "".join(inputs) if self.called else ""
 
 
 def _key(name: str, variable: str | None) -> str | None:

@@ -72,6 +72,11 @@ class RecordedModel(Model):
             if answer.exchange.model == name:
                 self._answers[key].append(answer)
 
+    @property
+    def supports_grammar(self) -> bool:
+        """Whatever was recorded with one; a request without it is another request."""
+        return True
+
     async def complete(self, prompt: Prompt) -> Exchange:
         """See `Model.complete`."""
         waiting = self._answers[request_key(prompt)]

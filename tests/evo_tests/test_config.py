@@ -126,3 +126,27 @@ def test_an_operator_that_asks_a_model_is_refused_without_one() -> None:
 def test_an_unknown_evaluator_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(InputError, match="kernels, simulated, module:function"):
         evaluator_factory(name)
+
+
+def test_forms_of_grammar_are_arms_of_their_own(tmp_path: Path) -> None:
+    text = "name: x\ntasks: [softmax]\nmodels:\n  - {name: a, label: own, grammar: [none, module, skeleton], corrections: 3}\n"
+    path = tmp_path / "x.yaml"
+    path.write_text(text + "  - {name: b, grammar: [module]}\n  - {name: c}\n")
+    config = read_config(path)
+    assert config.model_labels == ("own", "own (module)", "own (skeleton)", "b", "c")
+    assert config.models[0].arms["own (skeleton)"] == "skeleton"
+    assert config.models[0].corrections == 3
+    for wrong in ("[kernel]", "[]", "none"):
+        path.write_text(text.replace("[none, module, skeleton]", wrong))
+        with pytest.raises(ConfigError, match=r"models\.0\.grammar"):
+            read_config(path)
+    from evo.cluster.setup import build_operators, check_models
+
+    path.write_text(text.replace("none, module", "module, module"))
+    with pytest.raises(ConfigError, match="name each form once"):
+        check_models(read_config(path))
+    path.write_text(
+        "name: x\ntasks: [softmax]\nmodels:\n  - {provider: openai, name: a, base_url: 'http://h', grammar: [module]}\n"
+    )
+    with pytest.raises(ConfigError, match=r"options\.server"):
+        build_operators(read_config(path))

@@ -236,6 +236,24 @@ def test_replies_with_more_tokens_than_there_can_be_are_told(tmp_path: Path) -> 
         assert any(text.startswith("dear: 1 of its replies say that they have more tokens") for text in engine.progress().failing)
 
 
+def test_a_server_that_ignores_grammars_is_named(tmp_path: Path) -> None:
+    with new_store(tmp_path / "run.sqlite") as store:
+        engine = engine_on(store)
+        run(engine, 2)
+        for _ in range(30):
+            for work in engine.ask_proposals(1):
+                said = "left" if work.request.model == "dear" else "held"
+                exchanged = dataclasses.replace(exchange(work.request.model, 0.1), grammar=said)
+                engine.tell_proposal(work.request.number, dataclasses.replace(toy_propose(work), exchanges=(exchanged,)))
+        named = [text for text in engine.progress().failing if "ignores" in text]
+        assert named == [
+            "dear: replies leave the grammar that was sent with the request, so its server ignores it: is options.server what it is?"
+        ]
+    with open_store(str(tmp_path / "run.sqlite")) as store:
+        outcomes = [entry.outcome for _, entry in store.journal() if isinstance(entry, OutcomeEntry) and entry.outcome.exchanges]
+    assert {item.grammar for outcome in outcomes for item in outcome.exchanges} >= {"held", "left"}
+
+
 def test_what_is_held_for_requests_in_flight_counts_as_spent_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     with new_store(path) as store:

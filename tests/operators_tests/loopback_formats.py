@@ -151,6 +151,11 @@ def chat_events(answer: Message, bill: Bill) -> Iterator[bytes]:
         if content["type"] == "tool_use":
             function = {"name": content["name"], "arguments": json.dumps(content["input"])}
             yield _chunk({"tool_calls": [{"index": 0, "id": content["id"], "type": "function", "function": function}]})
+        if content["type"] == "custom_tool":  # the input comes in pieces, and the name with the first one
+            halves = (content["input"][: len(content["input"]) // 2], content["input"][len(content["input"]) // 2 :])
+            for name, part in zip((content["name"], None), halves, strict=True):
+                called = {"index": 0, "id": "call_1", "type": "custom", "custom": {"name": name, "input": part}}
+                yield _chunk({"tool_calls": [called]})
         names = {"text": "content", "thinking": "reasoning_content", "refusal": "refusal"}
         for delta in _deltas(content):
             kind = delta["type"].removesuffix("_delta")

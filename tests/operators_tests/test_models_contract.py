@@ -17,6 +17,7 @@ import pytest
 
 from evo.errors import ModelError, SpendLimitError
 from evo.records import Exchange
+from operators.grammar.forms import kernel
 from operators.models.base import Model, Prompt, RequestError
 from operators.models.building import client_of, providers
 from operators.models.ledger import Ledger
@@ -239,7 +240,7 @@ def test_more_tokens_than_there_can_be_are_not_believed(endpoint: Open, claims: 
 
 
 def test_a_grammar_that_a_model_does_not_support_changes_nothing(endpoint: Open) -> None:
-    prompt = Prompt(PROMPT.stable, PROMPT.body, "hash", 1_000, grammar="root ::= 'x'")
+    prompt = Prompt(PROMPT.stable, PROMPT.body, "hash", 1_000, grammar=kernel())
     with endpoint([reply(GOOD)]) as opened:
         client = opened.model()
         assert not client.supports_grammar

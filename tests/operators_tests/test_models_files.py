@@ -14,12 +14,13 @@ import pytest
 
 from evo.errors import ConfigError, InputError
 from evo.records import Exchange
+from operators.grammar.forms import kernel
 from operators.models.base import Prompt, RequestError
 from operators.models.building import build_model
 from operators.models.files import FilesModel
 from operators.models.ledger import Ledger
 
-PROMPT = Prompt(("Rules.", "Task."), "Improve this kernel.", "hash", 1_000, grammar="root ::= x")
+PROMPT = Prompt(("Rules.", "Task."), "Improve this kernel.", "hash", 1_000, grammar=kernel())
 Answering = Callable[[Path], None]
 
 
@@ -66,7 +67,7 @@ def test_a_request_holds_all_that_whoever_answers_needs(tmp_path: Path) -> None:
     ledger = Ledger(0.0, 50_000)
     exchange = ask(tmp_path, answer, ledger=ledger)
     (document,) = seen
-    expected = {"format": 1, "model": "person", "max_tokens": 1_000, "grammar": "root ::= x", "prompt": "Improve this kernel."}
+    expected = {"format": 1, "model": "person", "max_tokens": 1_000, "grammar": kernel().lark, "prompt": "Improve this kernel."}
     assert document.items() >= expected.items()
     assert document["system"] == ["Rules.", "Task."]
     assert (exchange.reply, exchange.request_id, exchange.usage.tokens) == ("the answer", document["id"], 10)

@@ -13,6 +13,7 @@ import pytest
 
 from evo.errors import InputError, SpendLimitError
 from evo.records import Exchange
+from operators.grammar.forms import kernel
 from operators.models.base import Prompt, RequestError
 from operators.models.ledger import Ledger
 from operators.models.openai import OpenAiModel
@@ -23,7 +24,7 @@ from tests.operators_tests.model_harness import CANARY, quiet_environment
 MODEL = "gpt-6.1-sol"
 PROMPT = Prompt(("Rules. " * 400, "Task. " * 200), "Improve this kernel.", "hash", 1_000)
 GOOD = "Strategy: tiles.\n```python\nx = 1\n```"
-GRAMMAR = 'root ::= "x"'
+GRAMMAR = kernel()
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +109,11 @@ def test_an_own_server_needs_no_price_where_it_says_that_it_is_free() -> None:
 @pytest.mark.parametrize(
     ("server_kind", "fields"),
     [
-        ("vllm", {"structured_outputs": {"grammar": GRAMMAR}}),
-        ("sglang", {"ebnf": GRAMMAR}),
-        ("llama_cpp", {"grammar": GRAMMAR}),
-        ("fireworks", {"response_format": {"type": "grammar", "grammar": GRAMMAR}}),
+        ("vllm", {"structured_outputs": {"grammar": GRAMMAR.lark}}),
+        ("sglang", {"ebnf": GRAMMAR.gbnf}),
+        ("llama_cpp", {"grammar": GRAMMAR.gbnf}),
+        ("fireworks", {"response_format": {"type": "grammar", "grammar": GRAMMAR.gbnf}}),
+        ("openai", {"tool_choice": {"type": "custom", "custom": {"name": "reply"}}, "parallel_tool_calls": False}),
     ],
 )
 def test_a_grammar_goes_into_the_field_of_the_server(server_kind: Any, fields: dict[str, Any]) -> None:

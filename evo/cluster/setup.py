@@ -21,8 +21,12 @@ from operators.models.limits import Limiter
 from operators.models.tier import TierModel
 
 
-def load_tasks(config: RunConfig) -> Mapping[str, Task]:
+def load_tasks(config: RunConfig, *, check: bool = True) -> Mapping[str, Task]:
     """The tasks by name, in the configuration's order.
+
+    Args:
+        config: Of the run.
+        check: Whether they are checked, see `evo.tasks.loading.load_task`.
 
     Raises:
         TaskError: Some are missing or broken.
@@ -34,7 +38,7 @@ def load_tasks(config: RunConfig) -> Mapping[str, Task]:
     wrong: list[TaskError] = []
     for position, reference in enumerate(config.tasks):
         try:
-            task = load_task(reference)
+            task = load_task(reference, check=check)
         except TaskError as error:
             wrong.append(TaskError(f"tasks.{position}: {error}"))
             continue
@@ -48,15 +52,19 @@ def load_tasks(config: RunConfig) -> Mapping[str, Task]:
     return tasks
 
 
-def task_setups(config: RunConfig) -> tuple[TaskSetup, ...]:
+def task_setups(config: RunConfig, *, check: bool = True) -> tuple[TaskSetup, ...]:
     """The tasks as the engine takes them, with their starting kernels and what operators may know.
+
+    Args:
+        config: Of the run.
+        check: Whether the tasks are checked.
 
     Raises:
         TaskError: One is missing or broken.
         ConfigError: A place of the library is missing.
     """
     library = read_library(config.library)
-    return tuple(_setup(task, config.target, library) for task in load_tasks(config).values())
+    return tuple(_setup(task, config.target, library) for task in load_tasks(config, check=check).values())
 
 
 def operator_infos(config: RunConfig) -> tuple[OperatorInfo, ...]:

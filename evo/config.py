@@ -1,7 +1,8 @@
 """The configuration of a run: every key, its default and what is allowed, in one typed place; YAML only overrides.
 
 The sections `search`, `budget` and `evaluation` are the settings dataclasses of those rooms, so a default is never written twice.
-A file is either the configuration itself or a Ray cluster-launcher file that carries it under ``metadata.triton_evolve``.
+A file is the configuration itself, a Ray cluster-launcher file that carries it under ``metadata.triton_evolve``, or Kubernetes
+manifests with a ConfigMap that does under ``data.triton_evolve``, as text.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from evo.errors import ConfigError
 from evo.evaluation.settings import EvaluationSettings
 from evo.search.settings import Budget, SearchSettings
-
 from operators.models.base import Form
+
 CLUSTER_KEY = ("metadata", "triton_evolve")
 """Where a Ray cluster-launcher file carries the configuration."""
+
+MANIFEST_KEY = "triton_evolve"
+"""Where a ConfigMap carries it."""
 
 
 _OF_THE_RUN = ("target", "seed")
@@ -68,16 +72,16 @@ class ModelSection(_Section):
         """By which requests name it."""
         return self.label or self.name
 
-
-class ClusterSection(_Section):
-    """Where and how wide a run works.
-
     @property
     def arms(self) -> dict[str, Form]:
         """Label of each arm → what it is held to; one form alone needs no name of its own."""
         if len(self.grammar) == 1:
             return {self.key: self.grammar[0]}
         return {self.key if form == "none" else f"{self.key} ({form})": form for form in self.grammar}
+
+
+class ClusterSection(_Section):
+    """Where and how wide a run works.
 
     Attributes:
         address: A running Ray cluster (``auto`` or ``host:port``), on a host of which the run is started; None starts a local one.
@@ -141,14 +145,14 @@ class RunConfig(_Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     cluster: ClusterSection = ClusterSection()
 
-    def to_text(self) -> str:
-        """JSON text that `from_text` reads back."""
-        return self.model_dump_json()
-
     @property
     def model_labels(self) -> tuple[str, ...]:
         """By which requests name models, in order."""
         return tuple(label for section in self.models for label in section.arms)
+
+    def to_text(self) -> str:
+        """JSON text that `from_text` reads back."""
+        return self.model_dump_json()
 
     @classmethod
     def from_text(cls, text: str, where: str) -> RunConfig:
@@ -171,9 +175,11 @@ def read_config(path: Path) -> RunConfig:
         ConfigError: The file is missing, is no YAML, has an unknown key or a wrong value, or a place of its library is missing; says
             where and what is allowed.
     """
-    document = _read_yaml(path)
-    prefix = ""
-    if CLUSTER_KEY[0] in document:
+    document, prefix = _read_yaml(path), ""
+    if "apiVersion" in document:
+        prefix = f"data.{MANIFEST_KEY}."
+        document = _parsed(document["data"][MANIFEST_KEY], f"{path}: {prefix[:-1]}")[0]
+    elif CLUSTER_KEY[0] in document:
         prefix = ".".join(CLUSTER_KEY) + "."
         metadata = document[CLUSTER_KEY[0]]
         if not isinstance(metadata, dict) or not isinstance(metadata.get(CLUSTER_KEY[1]), dict):
@@ -192,6 +198,12 @@ def read_config(path: Path) -> RunConfig:
         if "://" not in place and not Path(place).exists():
             raise ConfigError(f"{path}: {prefix}library.{position}", given=place, action="no such population store or folder")
     return config.model_copy(update={"tasks": tasks, "library": library})
+
+
+def write_config(config: RunConfig, path: Path) -> None:
+    """Writes a configuration as a file that `read_config` reads back; paths stay as they are."""
+    document = config.model_dump(mode="json", exclude={"evaluation": set(_OF_THE_RUN)})
+    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def _absolute(reference: str, base: Path) -> str:
@@ -220,16 +232,28 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(str(path), action="no such file; configs/quickstart.yaml is a complete example") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), action=f"cannot be read: {error}") from None
+    documents = _parsed(text, str(path))
+    if len(documents) == 1 and "apiVersion" not in documents[0]:
+        return documents[0]
+    maps = [item for item in documents if item.get("kind") == "ConfigMap" and MANIFEST_KEY in (item.get("data") or {})]
+    if len(maps) != 1:
+        action = f"Kubernetes manifests carry the search configuration as text in data.{MANIFEST_KEY} of one ConfigMap"
+        raise ConfigError(str(path), given=f"{len(maps)} of them in {len(documents)} documents", action=action)
+    return maps[0]
+
+
+def _parsed(text: str, where: str) -> list[dict[str, Any]]:
     try:
-        document = yaml.load(text, _Loader)
+        documents = list(yaml.load_all(text, _Loader)) or [None]
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path}{line}", action=f"not valid YAML: {error.problem}") from None
+        raise ConfigError(f"{where}{line}", action=f"not valid YAML: {error.problem}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(str(path), action=f"not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise ConfigError(str(path), given=type(document).__name__, allowed="a mapping of keys to values")
-    return document
+        raise ConfigError(where, action=f"not valid YAML: {' '.join(str(error).split())}") from None
+    for document in documents:
+        if not isinstance(document, dict):
+            raise ConfigError(where, given=type(document).__name__, allowed="a mapping of keys to values")
+    return documents
 
 
 def _validated(document: Mapping[str, Any], where: str, prefix: str) -> RunConfig:

@@ -29,12 +29,13 @@ app = typer.Typer(
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measures parts of this program on this machine.")
 app.add_typer(bench, name="bench")
 
+store_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Handles population stores.")
+app.add_typer(store_app, name="store")
+
 StoreArgument = Annotated[str, typer.Argument(help="Path or URL of a population store.")]
 LibraryOption = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Earlier store, or folder of kernels, to show models similar good kernels from; may be given several times."
-    ),
+    typer.Option(help="Earlier store, or folder of kernels, to show models similar good kernels from; may be given several times."),
 ]
 AddressOption = Annotated[
     str | None, typer.Option(help="Ray cluster to join: auto or host:port; without, a local one is started.")
@@ -77,12 +78,36 @@ def run(
         bool, typer.Option("--accept-weak-task", help="Search a task that a known cheat passes.")
     ] = False,
     library: LibraryOption = None,
+    go_on: Annotated[bool, typer.Option("--continue", help="Go on with the search where its store exists.")] = False,
 ) -> None:
     """Starts a search and exports the Pareto front at its end."""
     from evo.commands.search import Overrides, run_command
 
     overrides = Overrides(address, export, no_export, evaluations, wall_s, accept_weak_task, tuple(library or ()))
+    if go_on:
+        from evo.commands.continuing import continue_command
+
+        raise typer.Exit(continue_command(config, store, overrides))
     raise typer.Exit(run_command(config, store, overrides))
+
+
+@app.command()
+def submit(
+    config: Annotated[Path, typer.Argument(help="YAML file, e.g. configs/evolve.yaml.")],
+    address: Annotated[
+        str | None, typer.Option(help="Job server of the cluster, e.g. http://127.0.0.1:8265; default: the Ray of this host.")
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the search; the next submit goes on with it.")] = False,
+    logs: Annotated[bool, typer.Option("--logs", help="Print what it has written.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Say how it stands.")] = False,
+) -> None:
+    """Starts a search on a running Ray cluster or goes on with it, and follows it; Ctrl-C only ends the following."""
+    from evo.commands.submitting import SubmitOptions, submit_command
+
+    asked = [name for name, given in (("stop", stop), ("logs", logs), ("status", status)) if given]
+    if len(asked) > 1:
+        raise InputError(f"--{asked[1]}", action=f"cannot be given with --{asked[0]}")
+    raise typer.Exit(submit_command(config, SubmitOptions(address, asked[0] if asked else "follow")))
 
 
 @app.command()
@@ -291,6 +316,17 @@ def bench_evaluator(
     from evo.commands.bench import bench_evaluator_command
 
     raise typer.Exit(bench_evaluator_command(task, seconds, device, seed, out, commit))
+
+
+@store_app.command(name="copy")
+def store_copy(
+    source: StoreArgument,
+    target: Annotated[str, typer.Argument(help="Path or URL of the store to create, perhaps of another backend.")],
+) -> None:
+    """Copies a population store, and compares the two."""
+    from evo.commands.storing import copy_command
+
+    copy_command(source, target)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -147,6 +148,18 @@ class PopulationStore(ABC):
             StoreVersionError: Its schema is newer, or it is no population store.
             StoreMissingError: There is none.
             StoreError: Already existing, or not writable.
+        """
+
+    @classmethod
+    @abstractmethod
+    def build(cls, url: str, header: RunHeader) -> AbstractContextManager[Self]:
+        """A new store, for a block that fills it: it is there when the block has ended, and not at all where the block fails or is killed.
+
+        Args:
+            url, header: See `open`.
+
+        Raises:
+            StoreError: There is something already, or it cannot be written.
         """
 
     @property

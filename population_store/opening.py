@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import entry_points
 
-from evo.errors import StoreError
+from evo.errors import StoreError, StoreMissingError, StoreVersionError
 from population_store.base import PopulationStore, RunHeader
 
 ENTRY_POINTS = "triton_evolve.stores"
@@ -31,10 +31,30 @@ def open_store(url: str, *, write: bool = False, header: RunHeader | None = None
         StoreMissingError: There is none.
         StoreError: Already existing, not writable, or no backend for its scheme.
     """
-    return _backend(url).open(url, write=write, header=header)
+    return backend_of(url).open(url, write=write, header=header)
 
 
-def _backend(url: str) -> type[PopulationStore]:
+def store_exists(url: str) -> bool:
+    """Whether there is something at a URL that a new store may not take the place of.
+
+    Raises:
+        StoreError: It cannot be told: no such backend, or its server does not answer.
+    """
+    try:
+        open_store(url).close()
+    except StoreMissingError:
+        return False
+    except StoreVersionError:  # an older one, or no store at all
+        return True
+    return True
+
+
+def backend_of(url: str) -> type[PopulationStore]:
+    """The class of the stores at such URLs.
+
+    Raises:
+        StoreError: There is none.
+    """
     match = re.match(r"([a-z][a-z0-9]*)(\+[a-z0-9]+)?://", url, re.IGNORECASE)
     scheme = "sqlite" if match is None else match[1].lower()
     if scheme == "sqlite":

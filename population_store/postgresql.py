@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
-from sqlalchemy.schema import CreateSchema
+from sqlalchemy.schema import CreateSchema, DropSchema
 
 from evo.errors import StoreError, StoreInUseError, StoreMissingError
 from population_store.base import RunHeader
@@ -47,7 +48,7 @@ class PostgresqlDatabase(Database):
     """
 
     def __init__(self, place: Place, *, write: bool) -> None:
-        self.name = place.name
+        self.name = place.text
         self._place = place
         self._pid = os.getpid()
         self.reader = self._engine({"default_transaction_read_only": "on"}, isolation_level="REPEATABLE READ")
@@ -117,23 +118,49 @@ class PostgresqlStore(SqlStore):
                     empty = not inspect(connection).get_table_names()
                 if header is None and empty:
                     raise StoreMissingError(
-                        f"{place.name}: no such population store", action="start one with `triton-evolve run CONFIG`"
+                        f"{place.text}: no such population store", action="start one with `triton-evolve run CONFIG`"
                     )
                 if header is not None:
-                    if not empty:
-                        action = "go on with it by `triton-evolve resume`, or choose another schema"
-                        raise StoreError(f"{place.name}: exists already", action=action)
                     _create(database, place, header)
         except BaseException:
             database.close()
             raise
         return cls(database)
 
+    @classmethod
+    @contextmanager
+    def build(cls, url: str, header: RunHeader) -> Iterator[Self]:
+        """See `PopulationStore.build`."""
+        place = place_of(url)
+        draft = place.beside()
+        database = PostgresqlDatabase(place, write=True)
+        try:
+            assert database.writer is not None
+            with database.clear_errors():
+                with database.writer.begin() as connection:
+                    _refuse_existing(connection, place)
+                    connection.execute(DropSchema(draft.schema, cascade=True, if_exists=True))  # of a process that was killed
+                with cls.open(draft.text, header=header) as store:
+                    yield store
+                with database.writer.begin() as connection:
+                    connection.execute(DropSchema(place.schema, if_exists=True))  # it is empty
+                    connection.execute(text(f"ALTER SCHEMA {draft.schema} RENAME TO {place.schema}"))
+        finally:
+            database.close()
+
+
+def _refuse_existing(connection: Connection, place: Place) -> None:
+    if inspect(connection).get_table_names():
+        raise StoreError(
+            f"{place.text}: exists already", action="go on with it by `triton-evolve resume`, or choose another schema"
+        )
+
 
 def _create(database: PostgresqlDatabase, place: Place, header: RunHeader) -> None:
     """Makes a store in one transaction: whenever its maker dies, there is a whole store or none."""
     assert database.writer is not None
     with database.writer.begin() as connection:
+        _refuse_existing(connection, place)
         if not inspect(connection).has_schema(place.schema):
             connection.execute(CreateSchema(place.schema))
         create_tables(connection, header)

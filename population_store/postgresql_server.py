@@ -32,12 +32,17 @@ class Place:
     Attributes:
         url: Of the database.
         schema: That holds the store, and nothing else.
-        name: What messages call it.
+        text: The URL as it was given, which is also what messages call it.
     """
 
     url: URL
     schema: str
-    name: str
+    text: str
+
+    def beside(self) -> Place:
+        """Another place in that database, for a store that is not whole yet."""
+        schema = f"{self.schema[:58]}_copy"
+        return Place(self.url, schema, self.url.update_query_dict({"schema": schema}).render_as_string())
 
     @property
     def key(self) -> int:

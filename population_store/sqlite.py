@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -69,11 +70,31 @@ class SqliteStore(SqlStore):
                 ownership.release()
                 raise
 
+    @classmethod
+    @contextmanager
+    def build(cls, url: str, header: RunHeader) -> Iterator[Self]:
+        """See `PopulationStore.build`."""
+        path = path_of(url)
+        draft = Path(f"{path}.copy")
+        with clear_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            ownership = FileOwnership(path)
+            try:
+                _refuse_existing(path)
+                draft.unlink(missing_ok=True)  # of a process that was killed
+                with cls.open(str(draft), header=header) as store:
+                    yield store
+                _publish(draft, path)
+            except BaseException:
+                draft.unlink(missing_ok=True)
+                raise
+            finally:
+                ownership.release()
+
 
 def _create(path: Path, header: RunHeader) -> None:
     """Makes a store under another name and renames it: whenever its maker dies, there is a whole store or none."""
-    if path.exists():
-        raise StoreError(f"{path}: exists already", action="go on with it by `triton-evolve resume`, or choose another path")
+    _refuse_existing(path)
     draft = Path(f"{path}.new")
     draft.unlink(missing_ok=True)  # of a maker that was killed; we own the store now
     engine = writing_engine(draft, journal_mode="MEMORY")  # no files beside a draft
@@ -85,6 +106,15 @@ def _create(path: Path, header: RunHeader) -> None:
         draft.unlink(missing_ok=True)
         raise
     engine.dispose()
+    _publish(draft, path)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise StoreError(f"{path}: exists already", action="go on with it by `triton-evolve resume`, or choose another path")
+
+
+def _publish(draft: Path, path: Path) -> None:
     draft.rename(path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:

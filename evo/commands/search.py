@@ -99,8 +99,13 @@ def run_command(path: Path, store: str | None, overrides: Overrides) -> int:
     return _search(config, tasks, overrides, resumed=False)
 
 
-def resume_command(store: str, overrides: Overrides) -> int:
+def resume_command(store: str, overrides: Overrides, given: RunConfig | None = None) -> int:
     """Goes on with the run of a store.
+
+    Args:
+        store: Path or URL.
+        overrides: Of the command line.
+        given: The configuration file as it is now, where the run is gone on with by it.
 
     Returns:
         Exit status.
@@ -113,6 +118,10 @@ def resume_command(store: str, overrides: Overrides) -> int:
         quarantined = dict.fromkeys(event.reason for event in opened.events() if event.kind is EventKind.QUARANTINED)
     recorded = RunConfig.from_text(header.config, f"{store}: its configuration")
     cluster = recorded.cluster.model_copy(update={"address": None})  # that of the first session may be gone
+    if given is not None:
+        from evo.commands.continuing import as_it_began
+
+        recorded = as_it_began(recorded, given, "the file")
     config = overrides.apply(recorded.model_copy(update={"store": absolute_store(store), "cluster": cluster}))
     tasks = load_run(config, store)
     check_unchanged(tasks, json.loads(header.tasks))
@@ -174,7 +183,7 @@ def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *
     if interruption.reason is not None:
         typer.echo(f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {store}")
         return INTERRUPTED
-    return _report(console, store, None if overrides.no_export else overrides.export or _front_folder(store), reason)
+    return _report(console, store, None if overrides.no_export else (overrides.export or _front_folder(store)).expanduser(), reason)
 
 
 def latency_kind_on(config: RunConfig, device: str) -> LatencyKind:
@@ -305,6 +314,9 @@ def check_unchanged(tasks: Mapping[str, Task], recorded: Mapping[str, str]) -> N
     Raises:
         TaskError: There is one.
     """
+    if set(tasks) != set(recorded):
+        action = "a run keeps its tasks: restore them, or start a new run under another name"
+        raise TaskError("tasks", given=sorted(tasks), allowed=sorted(recorded), action=action)
     for name, text in _texts(tasks).items():
         if recorded.get(name) != text:
             where = str(tasks[name].path or name)

@@ -30,6 +30,7 @@ from evo.evaluation.inputs import differentiable_places
 from evo.tracing.pruning import keep_needed
 from evo.tracing.recorder import Recording, Refused
 from evo.tracing.sandbox import receive_message, send_message
+from evo.tracing.seccomp import refuse_connections
 from evo.tracing.trace_child import SOURCE_NAME, differentiable, entry_of, load_module, recorded_call, tensors_in
 
 SOCKET = "host.sock"
@@ -133,6 +134,7 @@ class _Served:
             triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
         choose_autotuned(request["configuration"], None)
         watch_launches(self._watch, self._stack, interpreted=interpreted, recording=request["target"] is not None)
+        refuse_connections()  # CUDA has its context by now, and this process its host
         self._module = load_module(request["source"], request["configuration"])
         if not hasattr(self._module, request["entry"]):
             raise Refused(f"the module does not define {request['entry']}")

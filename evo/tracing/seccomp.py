@@ -100,12 +100,15 @@ _UNBOUNDED = {"memfd_create": (319, 279)}
 _ARCHITECTURES = {"x86_64": (0, 0xC000_003E), "aarch64": (1, 0xC000_00B7)}
 _SECCOMP = (317, 277)
 _CLONE, _CLONE3, _SOCKET, _SOCKETPAIR = (56, 220), (435, 435), (41, 198), (53, 199)
+_CONNECT = (42, 203)
 _X32 = 0x4000_0000
 _NEW_NAMESPACES = 0x7E02_0000
 _AF_UNIX = 1
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE, _MISSING = 0x7FFF_0000, 0x0005_0000 | errno.EPERM, 0x0005_0000 | errno.ENOSYS
+_ABSENT = 0x0005_0000 | errno.ENOENT
+_FLAG_ALL_THREADS = 1
 _SET_MODE_FILTER, _FLAG_SPECULATION_ALLOWED, _PR_SET_SECCOMP, _MODE_FILTER = 1, 4, 22, 2
 
 
@@ -122,14 +125,34 @@ def install(*, gpu: bool) -> bool:
     """
     if not offered():
         return False
-    code = program(platform.machine(), gpu=gpu)
+    return _filtered(program(platform.machine(), gpu=gpu), _FLAG_SPECULATION_ALLOWED)
+
+
+def refuse_connections() -> bool:
+    """From now on no thread of this process, nor what they start, can connect a socket; tells whether that could be brought about.
+
+    For processes that may have unix sockets, before untrusted code runs there: file systems' rules, Landlock's included, do not keep it
+    from sockets of services of its own user, such as those of Ray in ``/tmp/ray``. Who looks for a service finds none (ENOENT).
+    """
+    if not offered():
+        return False
+    column, architecture = _ARCHITECTURES[platform.machine()]
+    out = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _MISSING), (_LOAD, 0, 0, 0)]
+    out += [(_EQUAL, 0, 1, _CONNECT[column]), (_RETURN, 0, 0, _ABSENT), (_RETURN, 0, 0, _ALLOW)]
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in out)
+    return _filtered(code, _FLAG_SPECULATION_ALLOWED | _FLAG_ALL_THREADS)
+
+
+def _filtered(code: bytes, flags: int) -> bool:
     held = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(held)))
     column = _ARCHITECTURES[platform.machine()][0]
     try:
         # Without this flag, kernels before 5.16 slow down all of the process against Spectre v4, which cannot cross processes.
-        syscall(_SECCOMP[column], _SET_MODE_FILTER, _FLAG_SPECULATION_ALLOWED, header)
+        return syscall(_SECCOMP[column], _SET_MODE_FILTER, flags, header) == 0
     except OSError:
+        if flags & _FLAG_ALL_THREADS:
+            return False
         try:
             prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(header))
         except OSError:

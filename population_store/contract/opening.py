@@ -11,7 +11,7 @@ from evo.records import Spent
 from population_store.base import PopulationStore
 from population_store.contract import samples
 from population_store.contract.fixtures import NewUrl, StoreFixtures, sequence_of
-from population_store.opening import open_store
+from population_store.opening import backend_of, open_store, store_exists
 
 
 class OpeningContract(StoreFixtures):
@@ -56,3 +56,21 @@ class OpeningContract(StoreFixtures):
         store.close()
         with pytest.raises(StoreError):
             store.record([samples.request(0)], Spent())
+
+    def test_a_store_that_is_built_is_there_whole_or_not_at_all(self, new_url: NewUrl) -> None:
+        url = new_url()
+        with pytest.raises(StoreError, match="no such population store"):
+            _build_and_look(url)
+        assert not store_exists(url)
+        with backend_of(url).build(url, samples.HEADER) as store:
+            store.record(samples.history(1), samples.spent_after(1))
+        with open_store(url, write=True) as built:
+            assert [entry for _, entry in built.journal()] == samples.history(1)
+        with pytest.raises(StoreError, match="exists already"), backend_of(url).build(url, samples.HEADER):
+            pass
+
+
+def _build_and_look(url: str) -> None:
+    with backend_of(url).build(url, samples.HEADER) as store:
+        store.record(samples.history(0), samples.spent_after(1))
+        open_store(url)  # it is not there yet

@@ -1,0 +1,187 @@
+"""The cluster files in configs/ are what Ray and KubeRay take, carry a search, and keep what docs/cluster.md says of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from evo.commands.continuing import as_it_began
+from evo.commands.search import check_quickly
+from evo.commands.submitting import PACKED, entrypoint, pack
+from evo.config import RunConfig, read_config
+from evo.errors import ConfigError, InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs"
+LAUNCHER_FILES = sorted(path for path in CONFIGS.glob("*.yaml") if "\nprovider:" in path.read_text())
+MANIFESTS = CONFIGS / "evolve-kuberay.yaml"
+
+RAY_CLUSTER = {
+    "": {"apiVersion", "kind", "metadata", "spec"},
+    "spec": {"rayVersion", "authOptions", "enableInTreeAutoscaling", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"},
+    "spec.authOptions": {"mode"},
+    "spec.autoscalerOptions": {"version", "idleTimeoutSeconds"},
+    "spec.headGroupSpec": {"rayStartParams", "template"},
+    "spec.workerGroupSpecs": {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"},
+}
+"""Fields of KubeRay's RayCluster (ray.io/v1) that the file may use; it was checked against the whole definition of KubeRay 1.7.0."""
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def test_there_is_a_file_for_hosts_of_ones_own_and_one_for_aws() -> None:
+    assert {yaml.safe_load(path.read_text())["provider"]["type"] for path in LAUNCHER_FILES} == {"local", "aws"}
+
+
+@pytest.mark.parametrize("path", LAUNCHER_FILES, ids=lambda path: path.stem)
+def test_rays_launcher_takes_the_file(path: Path) -> None:
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    document = yaml.safe_load(path.read_text())
+    metadata = json.dumps(document["metadata"])
+    prepared = prepare_config(document)
+    validate_config(prepared)
+    assert json.dumps(prepared["metadata"]) == metadata
+    with pytest.raises(Exception, match=r"unexpected|Additional"):
+        validate_config(prepared | {"searches": {}})
+
+
+@pytest.mark.parametrize("path", [*LAUNCHER_FILES, MANIFESTS], ids=lambda path: path.stem)
+def test_the_file_carries_a_search_that_is_accepted(path: Path) -> None:
+    config = read_config(path)
+    check_quickly(config, str(path))
+    assert config.name == path.stem
+
+
+@pytest.mark.parametrize("path", LAUNCHER_FILES, ids=lambda path: path.stem)
+def test_every_ray_asks_for_the_token_and_the_dashboard_stays_at_home(path: Path) -> None:
+    document = yaml.safe_load(path.read_text())
+    starts = [line for key in ("head", "worker") for line in document[f"{key}_start_ray_commands"] if " ray start " in line]
+    assert len(starts) == 2
+    for line in starts:
+        assert "RAY_AUTH_MODE=token" in line
+        assert "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1" in line
+        # With the provider `local` the second autoscaler starts one worker too few.
+        assert ("RAY_enable_autoscaler_v2=0" in line) == (document["provider"]["type"] == "local")
+    assert "--dashboard-host=127.0.0.1" in starts[0]
+    assert document["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
+    assert "chmod 600 ~/.ray/auth_token" in document["setup_commands"]
+
+
+def test_the_manifests_have_fields_that_kuberay_knows() -> None:
+    (cluster,) = (document for document in documents(MANIFESTS) if document["kind"] == "RayCluster")
+    for place, known in RAY_CLUSTER.items():
+        found: Any = cluster
+        for key in filter(None, place.split(".")):
+            found = found[key]
+        for part in found if isinstance(found, list) else [found]:
+            assert set(part) <= known, place
+    assert cluster["spec"]["authOptions"] == {"mode": "token"}
+    pods = [cluster["spec"]["headGroupSpec"]["template"], *(group["template"] for group in cluster["spec"]["workerGroupSpecs"])]
+    assert len({container["image"] for pod in pods for container in pod["spec"]["containers"]}) == 1
+    for pod in pods:
+        volumes = {volume["name"] for volume in pod["spec"].get("volumes", ())}
+        for container in pod["spec"]["containers"]:
+            assert set(container["resources"]["limits"]) >= {"cpu", "memory"}
+            assert {mount["name"] for mount in container.get("volumeMounts", ())} <= volumes
+
+
+def test_the_manifests_fit_each_other() -> None:
+    of_kind = {document["kind"]: document for document in documents(MANIFESTS)}
+    assert set(of_kind) == {"PersistentVolumeClaim", "NetworkPolicy", "RayCluster", "ConfigMap"}
+    head = of_kind["RayCluster"]["spec"]["headGroupSpec"]["template"]["spec"]
+    (volume,) = head["volumes"]
+    assert volume["persistentVolumeClaim"]["claimName"] == of_kind["PersistentVolumeClaim"]["metadata"]["name"]
+    (mount,) = head["containers"][0]["volumeMounts"]
+    assert str(read_config(MANIFESTS).store).startswith(f"{mount['mountPath']}/")
+    selected = of_kind["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]["ray.io/cluster"]
+    assert selected == of_kind["RayCluster"]["metadata"]["name"]
+
+
+def test_mistakes_in_manifests_are_told_by_their_place(tmp_path: Path) -> None:
+    text = MANIFESTS.read_text()
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text.replace("islands: 4", "isles: 4"))
+    with pytest.raises(ConfigError, match=r"data\.triton_evolve\.search\.isles.*an unknown key"):
+        read_config(path)
+    path.write_text(text.replace("kind: ConfigMap", "kind: Secret"))
+    with pytest.raises(ConfigError, match="of one ConfigMap"):
+        read_config(path)
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> Path:
+    """A configuration with a task of the user's, whose kernel lies in a folder beside it."""
+    (tmp_path / "tasks/kernels").mkdir(parents=True)
+    kernel = (ROOT / "evo/tasks/starts/softmax.py").read_text()
+    task = (ROOT / "evo/tasks/softmax.py").read_text().replace("starts/softmax.py", "kernels/own.py")
+    (tmp_path / "tasks/kernels/own.py").write_text(kernel)
+    (tmp_path / "tasks/own.py").write_text(task)
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "{name: own, tasks: [gemm_decode, tasks/own.py], search: {crossover_share: 1.0e-06}, evaluation: {tune_trials: 3}}"
+    )
+    return path
+
+
+def test_what_goes_to_a_cluster_is_the_search_with_the_tasks_of_ones_own(own_file: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    config = read_config(own_file)
+    pack(own_file, config, folder)
+    own_file.unlink()
+    there = read_config(folder / PACKED)
+    assert there.tasks == ("gemm_decode", str(folder / "tasks/1/own.py"))
+    assert there.model_copy(update={"tasks": config.tasks}) == config
+    from evo.tasks.loading import load_task
+
+    assert load_task(there.tasks[1]).name == "softmax"
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*.py")) == ["tasks/1/kernels/own.py", "tasks/1/own.py"]
+
+
+def test_a_kernel_outside_of_its_tasks_folder_does_not_go(own_file: Path, tmp_path: Path) -> None:
+    task = tmp_path / "tasks/own.py"
+    (tmp_path / "own.py").write_text((tmp_path / "tasks/kernels/own.py").read_text())
+    task.write_text(task.read_text().replace("kernels/own.py", "../own.py"))
+    (tmp_path / "packed").mkdir()
+    with pytest.raises(InputError, match=r"own\.yaml: tasks\.1.*in its own folder"):
+        pack(own_file, read_config(own_file), tmp_path / "packed")
+
+
+@pytest.mark.parametrize(
+    ("store", "expected"),
+    [
+        (None, ["--store", "~/runs/own.sqlite"]),
+        ("kept/a b.sqlite", ["--store", "~/kept/a b.sqlite"]),
+        ("/disk/own.sqlite", ["--store", "/disk/own.sqlite"]),
+        ("postgresql://h/d?schema=s", ["--store", "postgresql://h/d?schema=s", "--export", "~/runs/own_front"]),
+    ],
+)
+def test_a_job_keeps_its_store_where_it_stays(store: str | None, expected: list[str]) -> None:
+    command = shlex.split(entrypoint(RunConfig(name="own", tasks=("softmax",), store=store)))
+    assert command[: command.index("--store")] == ["python", "-m", "evo.main", "run", PACKED, "--continue", "--address", "auto"]
+    assert command[command.index("--store") :] == expected
+
+
+def test_a_run_goes_on_with_the_budget_of_the_file_and_its_own_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    recorded = RunConfig.model_validate({"name": "own", "tasks": ["a"], "budget": {"evaluations": 5}, "search": {"islands": 2}})
+    given = RunConfig.model_validate(
+        {
+            "name": "own",
+            "tasks": ["b"],
+            "budget": {"dollars": 7},
+            "search": {"islands": 3},
+            "cluster": {"proposers": 9},
+            "seed": 1,
+        }
+    )
+    config = as_it_began(recorded, given, "own.yaml")
+    assert (config.tasks, config.budget, config.search.islands) == (("b",), given.budget, 2)
+    assert capsys.readouterr().out == "as the run began, not as own.yaml has it now: seed, search.islands\n"

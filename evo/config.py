@@ -50,25 +50,25 @@ class ModelSection(_Section):
         max_tokens: Longest reply, tokens.
         requests_per_minute, tokens_per_minute: What its endpoint allows; kept over all proposers of a run. None: no limit.
         base_url: Another endpoint than the provider's own.
+        grammar: What its replies are held to, where its server can: ``none``, any ``module``, or a ``skeleton``, which is the first
+            parent with free bodies of kernels. Several are arms of their own between which the bandit of models chooses.
+        corrections: Further turns about a reply that cannot be used.
         options: Further arguments of the client; it refuses those it does not know.
     """
 
     provider: str = "anthropic"
-        grammar: What its replies are held to, where its server can: ``none``, any ``module``, or a ``skeleton``, which is the first
-            parent with free bodies of kernels. Several are arms of their own between which the bandit of models chooses.
-        corrections: Further turns about a reply that cannot be used.
     name: str
     label: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] = 16_000
     requests_per_minute: Annotated[float, Field(gt=0)] | None = None
     tokens_per_minute: Annotated[float, Field(gt=0)] | None = None
     base_url: str | None = None
+    grammar: Annotated[tuple[Form, ...], Field(min_length=1)] = ("none",)
+    corrections: Annotated[int, Field(ge=0, le=10)] = 1
     options: dict[str, bool | int | float | str] = {}
 
     @property
     def key(self) -> str:
-    grammar: Annotated[tuple[Form, ...], Field(min_length=1)] = ("none",)
-    corrections: Annotated[int, Field(ge=0, le=10)] = 1
         """By which requests name it."""
         return self.label or self.name
 

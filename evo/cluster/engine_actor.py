@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -103,8 +104,8 @@ class EngineActor:
             spare = self._spare(count)
             leases = [*spare, *self._engine.ask_evaluations(count - len(spare), device)]
             if not leases:
-                again = map(self._engine.lease_again, self._holdings.slow(worker)[:1])
-                leases = [lease for lease in again if lease is not None]
+                again = map(self._engine.lease_again, self._holdings.slow(worker))  # None: decided, but its holder is still at it
+                leases = list(itertools.islice((lease for lease in again if lease is not None), 1))
             self._holdings.give(worker, leases)
             return leases
 

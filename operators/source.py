@@ -19,6 +19,8 @@ MAX_CHARACTERS = 200_000
 MAX_DEPTH = 150
 """Deeper trees exhaust the stacks of parsers and visitors; kernels stay below 40."""
 
+DECORATORS = frozenset({"triton.jit", "triton.autotune", "triton.heuristics"})
+
 N = TypeVar("N", bound=cst.CSTNode)
 
 
@@ -35,6 +37,7 @@ class Kernel:
         parameters: Names in order.
         constexprs: Those annotated `tl.constexpr`.
         decorated: It has decorators besides `triton.jit` (autotune, heuristics), so its launches do not show all arguments.
+        wrapped: Some of them are not Triton's, so that nobody knows what a launch does.
     """
 
     node: cst.FunctionDef
@@ -42,6 +45,7 @@ class Kernel:
     parameters: tuple[str, ...]
     constexprs: frozenset[str]
     decorated: bool
+    wrapped: bool = False
 
     @property
     def name(self) -> str:
@@ -100,12 +104,15 @@ class Source:
         """All launches of a kernel whose arguments can be read.
 
         Raises:
-            NotApplicableError: There is none, decorators choose some of the arguments, or another launch passes `**arguments`.
+            NotApplicableError: There is none, another launch passes `**arguments`, or decorators are not Triton's. Arguments that an
+                autotuner chooses are not among those of a launch.
         """
         found = tuple(launch for launch in self.launches if launch.kernel == kernel.name)
         every = find(self.module, cst.Subscript, m.Subscript(value=m.Name(kernel.name)))
-        if not found or kernel.decorated or len(every) != len(found):
-            raise NotApplicableError(f"{kernel.name} has no launch with plain arguments")
+        if kernel.wrapped:
+            raise NotApplicableError(f"{kernel.name} has a decorator that is not Triton's")
+        if not found or len(every) != len(found):
+            raise NotApplicableError(f"{kernel.name} has no launch here, or one that unpacks arguments")
         return found
 
 
@@ -233,7 +240,8 @@ def _kernel(node: cst.FunctionDef) -> Kernel | None:
     assert isinstance(tree, ast.FunctionDef)
     arguments = tree.args.posonlyargs + tree.args.args
     constexprs = frozenset(a.arg for a in arguments if a.annotation is not None and "constexpr" in ast.unparse(a.annotation))
-    return Kernel(node, tree, tuple(a.arg for a in arguments), constexprs, len(decorators) > 1)
+    wrapped = not all(text.split("(")[0] in DECORATORS for text in decorators)
+    return Kernel(node, tree, tuple(a.arg for a in arguments), constexprs, len(decorators) > 1, wrapped)
 
 
 def _launch(call: cst.Call, function: cst.FunctionDef, kernels: Mapping[str, Kernel]) -> Launch | None:

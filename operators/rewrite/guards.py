@@ -56,9 +56,15 @@ class Guard:
 
 
 class Definitions:
-    """What the names of a kernel stand for, where they stand for one thing."""
+    """What the names of a kernel stand for, where they stand for one thing.
+
+    Attributes:
+        parameters: Of the kernel.
+        loops: Name → what a loop gives it.
+    """
 
     def __init__(self, kernel: Kernel) -> None:
+        self.parameters = frozenset(kernel.parameters)
         writes: dict[str, int] = dict.fromkeys(kernel.parameters, 1)
         values: dict[str, list[ast.expr]] = {}
         loops: dict[str, list[ast.expr]] = {}

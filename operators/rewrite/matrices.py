@@ -138,7 +138,8 @@ def _bounds(definitions: Definitions, mask: ast.expr) -> dict[int, _Bound]:
         side, offsets = _side(definitions, part.left)
         bound, begin = part.comparators[0], ""
         if isinstance(bound, ast.BinOp) and isinstance(bound.op, ast.Sub):
-            bound, begin = bound.left, ast.unparse(bound.right)
+            begin = ast.unparse(bound.right)
+            bound = bound.left
         found[side] = _Bound(ast.unparse(offsets), ast.unparse(bound), begin)
     return found
 

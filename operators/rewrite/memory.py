@@ -10,14 +10,32 @@ from operators.source import Kernel, Launch, NotApplicableError, called, code
 
 def bases(kernel: Kernel) -> dict[ast.Call, str]:
     """Every access to memory → the parameter it goes through, empty where that is not clear (descriptors, moved pointers)."""
-    definitions, found = Definitions(kernel), {}
+    definitions, found, moved = Definitions(kernel), {}, _moved(kernel)
     for node in ast.walk(kernel.tree):
         if isinstance(node, ast.Call) and (_method(node) in ("load", "store") or called(node).startswith("atomic")):
-            base = definitions.resolve(node.args[0]) if called(node) and node.args else node
-            while isinstance(base, ast.BinOp):
-                base = definitions.resolve(base.left)
-            found[node] = base.id if isinstance(base, ast.Name) and base.id in kernel.parameters else ""
+            found[node] = _base(definitions, moved, node.args[0]) if called(node) and node.args else ""
     return found
+
+
+def _base(definitions: Definitions, moved: dict[str, ast.expr], node: ast.expr) -> str:
+    seen: set[str] = set()
+    node = definitions.resolve(node)
+    while isinstance(node, ast.BinOp) or (isinstance(node, ast.Name) and node.id in moved and node.id not in seen):
+        if isinstance(node, ast.Name):
+            seen.add(node.id)
+        node = definitions.resolve(node.left if isinstance(node, ast.BinOp) else moved[node.id])
+    return node.id if isinstance(node, ast.Name) and node.id in definitions.parameters else ""
+
+
+def _moved(kernel: Kernel) -> dict[str, ast.expr]:
+    """What names that are moved along by `name += step` alone begin as."""
+    stored = [n.id for n in ast.walk(kernel.tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    steps = [n.target.id for n in ast.walk(kernel.tree) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)]
+    first: dict[str, ast.expr] = {}
+    for node in ast.walk(kernel.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and len(node.targets) == 1:
+            first[node.targets[0].id] = node.value
+    return {name: value for name, value in first.items() if name in steps and stored.count(name) == steps.count(name) + 1}
 
 
 def _method(call: ast.Call) -> str:

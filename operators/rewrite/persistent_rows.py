@@ -13,16 +13,14 @@ import libcst.matchers as m
 from operators.edits import edited, instead, unused, with_argument, with_knob, with_parameter
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.grids import passable, single
-from operators.rewrite.guards import Cover, Definitions, guards
+from operators.rewrite.guards import Cover, guards
 from operators.rewrite.memory import bases, check_order, stores
-from operators.source import Kernel, Launch, NotApplicableError, Source, argument, called, code, find, knob_names
+from operators.rewrite.repeating import EFFECTS, is_place, repeatable
+from operators.source import Kernel, Launch, NotApplicableError, Source, called, code, find, knob_names
 
 DEFAULT_PROGRAMS, PROGRAMS = 528, [132, 264, 528, 1056, 2112]
 """Multiples of the 132 multiprocessors of an H100 or H200."""
 DEFAULT_STAGES, STAGES = 2, [1, 2, 3, 4]
-
-EFFECTS = ("load", "store", "atomic", "program_id", "num_programs", "debug", "device_", "static_", "inline_asm", "assume")
-"""Beginnings of the names of calls that are not functions of their arguments alone."""
 
 
 class PersistentRows(Rewrite):
@@ -47,8 +45,8 @@ class PersistentRows(Rewrite):
 
 
 def _rewrite(source: Source, kernel: Kernel, *, shared: bool) -> cst.Module:
+    source, kernel = repeatable(source, kernel)
     launches = source.launches_of(kernel)
-    check_repeatable(source, kernel)
     if len(find(source.module, cst.Name, m.Name(kernel.name))) != len(launches) + 1:
         raise NotApplicableError(f"{kernel.name} is used besides its plain launches")
     grids = [single(launch) for launch in launches]
@@ -77,37 +75,8 @@ def _rewrite(source: Source, kernel: Kernel, *, shared: bool) -> cst.Module:
     return with_knob(module, knob, DEFAULT_STAGES, STAGES)
 
 
-def check_repeatable(source: Source, kernel: Kernel) -> None:
-    """Raises NotApplicableError where the body cannot be repeated, or programs depend on each other."""
-    nodes = list(ast.walk(kernel.tree))
-    written = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    starts = [n.iter.args[0] for n in nodes if isinstance(n, ast.For) and isinstance(n.iter, ast.Call) and n.iter.args]
-    if "num_programs" in kernel.uses or any(_is_place(Definitions(kernel).resolve(start)) for start in starts):
-        raise NotApplicableError(f"{kernel.name} already walks through the grid in a loop")
-    if any(isinstance(n, ast.Return) for n in nodes):
-        raise NotApplicableError(f"{kernel.name} returns early")
-    if any(called(n) == "program_id" and not _is_place(n) for n in nodes):
-        raise NotApplicableError(f"{kernel.name} has a grid of several axes")
-    helpers: set[str] = set()
-    for _ in source.kernels:  # each round reaches one call deeper
-        trees = [kernel.tree, *(source.kernels[name].tree for name in helpers)]
-        helpers |= {_name(n) for tree in trees for n in ast.walk(tree)} & set(source.kernels)
-    if any(use.startswith(EFFECTS[:5]) for name in helpers for use in source.kernels[name].uses):
-        raise NotApplicableError(f"{kernel.name} calls functions that use the grid or memory themselves")
-    if kernel.uses & {"atomic_cas", "atomic_xchg", "debug_barrier"}:
-        raise NotApplicableError(f"the programs of {kernel.name} wait for each other")
-    if written & set(kernel.parameters) or len(kernel.tree.body) != len(kernel.node.body.body):
-        raise NotApplicableError(f"{kernel.name} changes its arguments or has several statements on a line")
-
-
 def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_place(node: ast.AST) -> bool:
-    """Whether a node is `tl.program_id(0)`."""
-    axis = argument(node, 0, "axis") if isinstance(node, ast.Call) and called(node) == "program_id" else None
-    return axis is not None and ast.unparse(axis) == "0"
 
 
 def _gives(kernel: Kernel, launches: tuple[Launch, ...], parameter: str, counts: list[str]) -> bool:
@@ -154,7 +123,7 @@ class _Body:
         inside = [item for item in self._lines if item not in self._outside]
         tensor, alias = self._asks_for_tensor(), None
         for item in [] if tensor else inside:
-            if isinstance(item[0], ast.Assign) and _is_place(item[0].value) and _name(item[0].targets[0]) in self._once:
+            if isinstance(item[0], ast.Assign) and is_place(item[0].value) and _name(item[0].targets[0]) in self._once:
                 alias, row = item, _name(item[0].targets[0])
         block = cst.IndentedBlock(
             [_placed(node, row, tensor=tensor) for line, node in inside if alias is None or line is not alias[0]]
@@ -172,9 +141,9 @@ class _Body:
         for line, _ in self._lines:
             for node in ast.walk(line):
                 parts = list(ast.walk(node.value)) if isinstance(node, ast.Assign | ast.Attribute) else []
-                index = any(_is_place(n) or _name(n) in plain for n in parts)
-                if index and all(_is_place(n) for n in parts if isinstance(n, ast.Call)):
-                    if isinstance(node, ast.Attribute) and not _is_place(node.value):
+                index = any(is_place(n) or _name(n) in plain for n in parts)
+                if index and all(is_place(n) for n in parts if isinstance(n, ast.Call)):
+                    if isinstance(node, ast.Attribute) and not is_place(node.value):
                         return True
                     plain |= {_name(target) for target in node.targets} if isinstance(node, ast.Assign) else set()
         return False

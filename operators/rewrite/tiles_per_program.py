@@ -14,7 +14,7 @@ from operators.rewrite.accesses import places
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.grids import passable, single
 from operators.rewrite.parameters import Edits, only_launches, passed, tunable
-from operators.rewrite.persistent_rows import check_repeatable
+from operators.rewrite.repeating import repeatable
 from operators.source import Kernel, NotApplicableError, Source, code, find, knob_names
 
 DEFAULT_TILES, TILES = 2, [1, 2, 4, 8]
@@ -42,8 +42,8 @@ class TilesPerProgram(Rewrite):
 def _rewrite(source: Source, kernel: Kernel) -> cst.Module:
     if any(name.startswith("TILES") for name in kernel.constexprs):
         raise NotApplicableError(f"each program of {kernel.name} does several tiles already")
+    source, kernel = repeatable(source, kernel)
     launches = only_launches(source, kernel)
-    check_repeatable(source, kernel)
     grids = [single(launch) for launch in launches]
     if "cdiv" in kernel.uses and any(item.value not in ("0", "1") for grid in grids for item in find(grid, cst.Integer)):
         raise NotApplicableError(f"the grid of {kernel.name} has a literal tile size, which should become a knob first")

@@ -49,14 +49,16 @@ _SCOPES = (
 def normal_form(source: str) -> str | None:
     """A hash that modules share which differ in layout, comments, docstrings and names of local variables only; None if unparsable."""
     try:
-        tree = ast.parse(source)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef):
-                _rename_locals(node)
-        return content_id(ast.dump(tree))
+        return content_id(ast.dump(_normal_tree(source)))
+    except _UNPARSABLE:
+        return None
+
+
+@functools.lru_cache(maxsize=2048)
+def normal_text(source: str) -> str | None:
+    """The text that such modules share, with names of local variables by their order; None if unparsable."""
+    try:
+        return ast.unparse(_normal_tree(source))
     except _UNPARSABLE:
         return None
 
@@ -101,6 +103,17 @@ def _tokens(source: str, names: bool) -> list[str]:
             kept_after_dot = False
         tokens.append(text if kind == "mark" or names else {"text": "s", "number": "0"}[kind])
     return tokens
+
+
+def _normal_tree(source: str) -> ast.Module:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            _rename_locals(node)
+    return tree
 
 
 def _rename_locals(function: ast.FunctionDef) -> None:

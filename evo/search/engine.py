@@ -227,6 +227,8 @@ class Engine:
             if lease is not None and not outdated:
                 purpose = Purpose.VERIFY if lease.item.effort is Effort.VERIFY else Purpose.SEARCH
                 batch.extend(self._ledger.apply(EvaluationEntry(lease.item.number, purpose, evaluation)))
+                if purpose is Purpose.SEARCH and evaluation.status is Status.PASSED:
+                    self._outcomes.passed(lease.item.variant)
         self._ledger.record(batch)
         return tuple(fresh)
 

@@ -28,6 +28,7 @@ class SearchSettings:
         repair_share: Share of requests that repair a failed variant, where one and a repair operator exist.
         explore_share: Share of requests that look for a different algorithm, where an operator for that exists.
         samples: Requests that a language model is asked in a row about the same correct parents, each with another point of view.
+        near_duplicate: Share of its text that a language model's module may have from one that passed, and still be evaluated.
         bandit_floor: Share of operator choices that are made evenly, whatever the bandit has learned.
         bandit_memory: Uses after which what an operator once achieved has lost two thirds of its weight.
         fruitless_limit: Failed or repeated proposals in a row after which an operator is not asked for the same parents again.
@@ -52,6 +53,7 @@ class SearchSettings:
     repair_share: float = 0.3
     explore_share: float = 0.1
     samples: int = 1
+    near_duplicate: float = 0.99
     bandit_floor: float = 0.1
     bandit_memory: int = 50
     fruitless_limit: int = 3
@@ -64,7 +66,7 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         at_least_none = {"migrants", "history", "verify_elites"}
-        shares = {"crossover_share", "repair_share", "explore_share", "bandit_floor"}
+        shares = {"crossover_share", "repair_share", "explore_share", "bandit_floor", "near_duplicate"}
         for field in dataclasses.fields(self):
             key, given = field.name, getattr(self, field.name)
             if key == "selection":

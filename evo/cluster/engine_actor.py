@@ -7,9 +7,9 @@ import contextlib
 import itertools
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
 
+from evo.cluster.desk import Desk
 from evo.cluster.holdings import Holdings
 from evo.cluster.processes import die_with_parent, forget_keys
 from evo.cluster.setup import operator_infos, task_setups
@@ -21,8 +21,6 @@ from evo.search.leases import Lease
 from evo.search.progress import Progress
 from population_store.base import PopulationStore
 from population_store.opening import open_store
-
-T = TypeVar("T")
 
 TICK_S = 0.5
 """How often leases and the wall-clock budget are looked at."""
@@ -44,7 +42,6 @@ class EngineActor:
         self._works: dict[str, set[int]] = defaultdict(set)
         self._blameless: deque[Lease] = deque()
         self._delivered: dict[str, int] = defaultdict(int)
-        self._dismissed: set[str] = set()
         self._device = spec.config.cluster.device_model or ""
 
     async def open(self) -> Progress:
@@ -69,7 +66,7 @@ class EngineActor:
         self._spending = Spending(
             config, self._engine.spent, self._engine.spend_up_to, self._engine.events, self._engine.note_batch
         )
-        self._bell = asyncio.Event()
+        self._desk = Desk(self._engine, self._ended, self._failed)
         self._ticker = asyncio.create_task(self._tick())
         return self._engine.progress()
 
@@ -81,14 +78,14 @@ class EngineActor:
             self._works[worker].update(work.request.number for work in works)
             return works
 
-        return await self._wait_for(worker, take, wait_s)
+        return await self._desk.proposals(worker, take, wait_s)
 
-    async def tell_proposal(self, worker: str, number: int, outcome: Proposal | NoProposal) -> None:
-        """Records what came of a request."""
-        self._works[worker].discard(number)
-        with self._recording():
-            self._engine.tell_proposal(number, outcome)
-        self._delivered[worker] += 1
+    async def tell_proposals(self, worker: str, outcomes: Sequence[tuple[int, Proposal | NoProposal]]) -> None:
+        """Records what came of requests."""
+        for number, _ in outcomes:
+            self._works[worker].discard(number)
+        await self._desk.outcomes(outcomes)
+        self._delivered[worker] += len(outcomes)
 
     async def ask_evaluations(self, worker: str, count: int, device: str, wait_s: float) -> Answer[Lease]:
         """Up to `count` evaluations to do, as soon as there is one; empty after `wait_s` seconds.
@@ -109,19 +106,19 @@ class EngineActor:
             self._holdings.give(worker, leases)
             return leases
 
-        return await self._wait_for(worker, take, wait_s)
+        return await self._desk.evaluations(worker, take, wait_s)
 
-    async def tell_evaluation(self, worker: str, token: str, evaluation: Evaluation) -> bool:
-        """Records a verdict; False where the lease had expired and the verdict is not needed."""
-        self._holdings.done(worker, token)
-        with self._recording():
-            accepted = self._engine.tell_evaluation(token, evaluation)
-        self._delivered[worker] += 1
+    async def tell_evaluations(self, worker: str, verdicts: Sequence[tuple[str, Evaluation]]) -> tuple[bool, ...]:
+        """Records verdicts, each with the token of its lease; False where that had expired and the verdict is not needed."""
+        for token, _ in verdicts:
+            self._holdings.done(worker, token)
+        accepted = await self._desk.verdicts(verdicts)
+        self._delivered[worker] += len(verdicts)
         return accepted
 
-    async def claim(self, plan_hash: str, variant_id: str) -> str | None:
-        """See `evo.evaluation.base.Claim`."""
-        return self._engine.claim(plan_hash, variant_id)
+    async def claims(self, plans: Sequence[tuple[str, str]]) -> tuple[str | None, ...]:
+        """See `evo.evaluation.base.Claim`; several at once."""
+        return tuple(self._engine.claim(plan_hash, variant_id) for plan_hash, variant_id in plans)
 
     async def renew(self, worker: str) -> None:
         """A sign of life: everything the worker holds stays its own for another lease."""
@@ -130,12 +127,11 @@ class EngineActor:
     async def release(self, worker: str) -> None:
         """What a worker holds goes to others, and counts against nothing: the worker's device failed, not the work."""
         self._blameless.extend(self._holdings.take(worker))
-        self._ring()
+        self._desk.ring()
 
     async def dismiss(self, worker: str) -> None:
         """A worker gets no more work: what it has in hand it still does, and then ends."""
-        self._dismissed.add(worker)
-        self._ring()
+        self._desk.dismiss(worker)
 
     async def note(self, happened: str) -> None:
         """Records what happened to the cluster."""
@@ -151,7 +147,7 @@ class EngineActor:
         Returns:
             How many results the worker had delivered.
         """
-        self._dismissed.add(worker)  # it may only be out of reach, and ask again when it is back
+        self._desk.dismiss(worker)  # it may only be out of reach, and ask again when it is back
         self._spending.lost(worker)
         leases = self._holdings.take(worker)
         self._blameless.extend(leases[1:])
@@ -167,7 +163,7 @@ class EngineActor:
         await self.release(worker)
         with self._recording():
             self._engine.quarantine(f"{worker}: {reason}")
-        self._dismissed.add(worker)
+        self._desk.dismiss(worker)
 
     async def stop(self, reason: str) -> None:
         """Hands out nothing more; results of work in hand are still recorded."""
@@ -244,39 +240,26 @@ class EngineActor:
                 found.append(lease)
         return found
 
-    async def _wait_for(self, worker: str, take: Callable[[], Sequence[T]], wait_s: float) -> Answer[T]:
-        deadline = time.monotonic() + wait_s
-        while True:
-            bell = self._bell  # before looking, so that a change meanwhile is not missed
-            if worker in self._dismissed or self._failure is not None or self._engine.finished is not None:
-                return Answer(done=True)
-            with self._recording(ring=False):
-                items = take()
-            if items:
-                return Answer(tuple(items))
-            try:
-                await asyncio.wait_for(bell.wait(), deadline - time.monotonic())
-            except TimeoutError:
-                return Answer()
-
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            with contextlib.suppress(Exception), self._recording():  # kept in `_failure`, raised by `progress`
+            with contextlib.suppress(Exception), self._recording(everyone=True):  # kept in `_failure`, raised by `progress`
                 self._engine.renew([lease.token for lease in self._blameless])
                 self._engine.expire()
 
+    def _ended(self) -> bool:
+        return self._failure is not None or self._engine.finished is not None
+
+    def _failed(self, error: Exception) -> None:
+        self._failure = self._failure or error
+
     @contextlib.contextmanager
-    def _recording(self, *, ring: bool = True) -> Iterator[None]:
+    def _recording(self, *, ring: bool = True, everyone: bool = False) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self._failure = self._failure or error
-            self._ring()
+            self._failed(error)
+            self._desk.ring()
             raise
         if ring:
-            self._ring()
-
-    def _ring(self) -> None:
-        bell, self._bell = self._bell, asyncio.Event()
-        bell.set()
+            self._desk.ring(everyone=everyone)

@@ -90,11 +90,12 @@ class EvaluatorActor:
 
     def _evaluate(self, evaluator: Evaluator, lease: Lease) -> bool:
         evaluation = evaluator.evaluate(lease.item, self._claim)
-        return bool(self._get(self._engine.tell_evaluation.remote(self._name, lease.token, evaluation)))
+        (accepted,) = self._get(self._engine.tell_evaluations.remote(self._name, ((lease.token, evaluation),)))
+        return bool(accepted)
 
     def _claim(self, plan_hash: str, variant_id: str) -> str | None:
-        owner: str | None = self._get(self._engine.claim.remote(plan_hash, variant_id))
-        return owner
+        (owner,) = self._get(self._engine.claims.remote(((plan_hash, variant_id),)))
+        return None if owner is None else str(owner)
 
     @contextlib.contextmanager
     def _heartbeat(self, interval_s: float) -> Iterator[None]:

@@ -58,6 +58,8 @@ class Holdings:
         """Tokens of evaluations that others than `asking` have held for too long and nobody else does, the longest first."""
         patience = max(LEAST_PATIENCE_S, PATIENCE * max(self._took)) if self._took else FIRST_PATIENCE_S
         latest = self._clock() - patience
+        if next(iter(self._since.values()), latest + 1) > latest:  # the first of them was handed out longest ago
+            return ()
         work: dict[tuple[int, str], list[str]] = {}
         own: set[tuple[int, str]] = set()
         for worker, held in self._held.items():

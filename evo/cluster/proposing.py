@@ -46,6 +46,8 @@ class ProposerActor:
             InputError: A model cannot be used as configured.
         """
         self._engine = engine
+        self._outcomes: list[tuple[int, Proposal | NoProposal]] = []
+        self._teller: asyncio.Task[None] | None = None
         self._in_hand = spec.config.cluster.requests_in_hand
         life: int = await engine.life.remote(self._name)
         account = SharedAccount(engine, self._name, life, spec.config.budget.dollars)
@@ -80,7 +82,17 @@ class ProposerActor:
         except SpendLimitError as error:
             await self._engine.stop.remote(str(error))
             outcome = NoProposal(str(error), failed=True)
-        await self._engine.tell_proposal.remote(self._name, work.request.number, outcome)
+        self._outcomes.append((work.request.number, outcome))
+        if self._teller is None or self._teller.done():
+            self._teller = asyncio.create_task(self._deliver())
+        await asyncio.shield(self._teller)
+
+    async def _deliver(self) -> None:
+        """Tells what came of requests; of those that ended while it told, all at once."""
+        await asyncio.sleep(0)  # operators that wait for nothing end together
+        while self._outcomes:
+            outcomes, self._outcomes = self._outcomes, []
+            await self._engine.tell_proposals.remote(self._name, outcomes)
 
     async def _beat(self, interval_s: float) -> None:
         while True:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 from evo.errors import TaskError, TaskErrors
 from evo.evaluation.base import Effort
@@ -231,6 +232,10 @@ class Engine:
                     self._outcomes.passed(lease.item.variant)
         self._ledger.record(batch)
         return tuple(fresh)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Records all that a block asks and tells in one commit, at its end; what it is given must not be handed out before."""
+        return self._ledger.together()
 
     # ---- lost work
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from evo.errors import StoreError
@@ -55,6 +56,7 @@ class Ledger:
         self.operators = tuple(operators)
         self._store = store
         self._refused: BaseException | None = None
+        self._together: list[Entry] | None = None
         self._tasks: dict[int, str] = {}  # of requests that may yet get an outcome or a verdict of the search
         self._quarantined: dict[str, None] = {}
         kinds = sorted({setup.task.kind for setup in tasks})
@@ -111,10 +113,32 @@ class Ledger:
         return done
 
     def record(self, batch: Sequence[Entry]) -> None:
-        """Records applied entries in one commit."""
+        """Records applied entries in one commit; within `together`, at the end of that."""
         self.check()
-        if batch:
+        if self._together is not None:
+            self._together.extend(batch)
+        elif batch:
             self._write(batch)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Records all of a block in one commit at its end; nothing of it is to be acted on before.
+
+        Raises:
+            StoreError: The store refused, or the block failed after something was applied; the ledger cannot be used any more.
+        """
+        self.check()
+        self._together = []
+        try:
+            yield
+            batch, self._together = self._together, None
+            self.record(batch)
+        except BaseException as error:
+            if self._together:
+                self._refused = error
+            raise
+        finally:
+            self._together = None
 
     def spend_up_to(self, dollars: float, tokens: int) -> None:
         """Models may have cost so much in all; where it is more than the store knows, it does when this returns."""

@@ -183,7 +183,9 @@ def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *
     if interruption.reason is not None:
         typer.echo(f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {store}")
         return INTERRUPTED
-    return _report(console, store, None if overrides.no_export else (overrides.export or _front_folder(store)).expanduser(), reason)
+    return _report(
+        console, store, None if overrides.no_export else (overrides.export or _front_folder(store)).expanduser(), reason
+    )
 
 
 def latency_kind_on(config: RunConfig, device: str) -> LatencyKind:

@@ -26,6 +26,9 @@ NAMESPACE = "triton-evolve"
 START_S = 300.0
 """For an evaluator to be there: its process, its imports, its device, the baselines of its first tasks."""
 
+RENEWAL_S = 0.5
+"""Ray needs a moment to know that an actor is gone."""
+
 TRAINING = EvaluationSettings(
     deep_tune_trials=0, start_tune_trials=16, race=(8, 32), trace_deadline_s=20.0, compile_deadline_s=30.0, run_deadline_s=20.0
 )
@@ -51,6 +54,16 @@ class PoolSettings:
     evaluators: int | str = "auto"
     deadline_s: float = 120.0
     evaluation: EvaluationSettings = field(default=TRAINING)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A submission under way: to which actor, and which attempt it is."""
+
+    item: Submission
+    number: int
+    actor: Any
+    attempt: int
 
 
 class JudgingActor(Judging):
@@ -94,22 +107,23 @@ class JudgingPool:
         import ray
 
         unique = list(dict.fromkeys(submissions))
-        waiting = {self._send(item): (item, 1) for item in unique}
+        waiting: dict[Any, _Sent] = dict(self._send(item, 1) for item in unique)
         found: dict[Submission, Judged] = {}
         ends = time.monotonic() + self._limit_s(len(unique))
         while waiting and (left := ends - time.monotonic()) > 0:
             done, _ = ray.wait(list(waiting), num_returns=1, timeout=left)
             for reference in done:
-                item, attempt = waiting.pop(reference)
+                sent = waiting.pop(reference)
                 try:
-                    found[item] = ray.get(reference)
+                    found[sent.item] = ray.get(reference)
                 except ray.exceptions.RayError as error:  # its process or its host is gone; Ray's text is of many lines
-                    if attempt < ATTEMPTS:
-                        waiting[self._send(item)] = (item, attempt + 1)
-                    else:
-                        found[item] = Judged(None, f"{type(error).__name__}: the evaluator ended")
-        for item, _ in waiting.values():
-            found[item] = Judged(None, "the evaluators gave no verdict in time: are the cluster's GPUs taken by others?")
+                    if sent.attempt == ATTEMPTS:
+                        found[sent.item] = Judged(None, f"{type(error).__name__}: the evaluator ended")
+                        continue
+                    self._renew(sent.number, sent.actor)
+                    waiting.update([self._send(sent.item, sent.attempt + 1)])
+        for sent in waiting.values():
+            found[sent.item] = Judged(None, "the evaluators gave no verdict in time: are the cluster's GPUs taken by others?")
         return [found[item] for item in submissions]
 
     def close(self) -> None:
@@ -117,19 +131,17 @@ class JudgingPool:
         self._actors.clear()
         self._stack.close()
 
-    def _send(self, item: Submission) -> Any:
+    def _send(self, item: Submission, attempt: int) -> tuple[Any, _Sent]:
         number = next(self._next) % self._count
-        import ray
+        actor = self._actors[number]
+        return actor.judge.remote(item), _Sent(item, number, actor, attempt)
 
-        try:
-            return self._actors[number].judge.remote(item)
-        except ray.exceptions.RayError:
-            return self._renewed(number).judge.remote(item)
-
-    def _renewed(self, number: int) -> Any:
+    def _renew(self, number: int, lost: Any) -> None:
+        """Another handle, of the same actor where Ray restarts it, else of a new one as soon as the name of the old one is free."""
+        time.sleep(RENEWAL_S)
         with self._lock:
-            self._actors[number] = self._actor(number)
-        return self._actors[number]
+            if self._actors[number] is lost:
+                self._actors[number] = self._actor(number)
 
     def _actor(self, number: int) -> Any:
         import ray

@@ -19,7 +19,6 @@ _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 _DRIVERS = ("postgresql", "postgresql+psycopg")
 
 _FULL_DISK = "53100"
-_NO_SUCH_DATABASE = "3D000"
 _NOT_ALLOWED = ("28", "42501")
 _DAMAGED = ("XX001", "XX002")
 _WAITING = ("55P03", "57014")
@@ -91,8 +90,6 @@ def _meaning(name: str, error: DBAPIError) -> Exception:
     if state == _FULL_DISK:
         action = "free some space on the server, then go on by `triton-evolve resume`; everything recorded before is kept"
         return StoreFullError(f"{name}: the server's disk is full", action=action)
-    if state == _NO_SUCH_DATABASE:
-        return StoreError(f"{name}: {said}", action="make it on the server: createdb NAME")
     if state.startswith(_NOT_ALLOWED):
         return StoreError(f"{name}: {said}", action="see the user, ~/.pgpass and what the user may do in that database")
     if state in _WAITING:
@@ -101,7 +98,8 @@ def _meaning(name: str, error: DBAPIError) -> Exception:
         return _damaged(name, error)
     if not state or error.connection_invalidated or state.startswith(("08", "57P")):
         action = (
-            "see that the server runs and can be reached from here; what was recorded is safe: `triton-evolve resume` goes on"
+            "see that the server runs and can be reached from here, that the database exists, and what ~/.pgpass says; what was recorded is "
+            "safe: `triton-evolve resume` goes on"
         )
         return StoreError(f"{name}: no connection to the server: {said}"[:600], action=action)
     return error

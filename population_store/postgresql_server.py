@@ -98,7 +98,7 @@ def _meaning(name: str, error: DBAPIError) -> Exception:
         return _damaged(name, error)
     if not state or error.connection_invalidated or state.startswith(("08", "57P")):
         action = (
-            "see that the server runs and can be reached from here, that the database exists, and what ~/.pgpass says; what was recorded is "
+            "see that the server runs and can be reached, that the database exists, and what ~/.pgpass says; what was recorded is "
             "safe: `triton-evolve resume` goes on"
         )
         return StoreError(f"{name}: no connection to the server: {said}"[:600], action=action)

@@ -91,7 +91,7 @@ def _check_strided(
                 ]
                 if not passed or len(find(kernel.node.body, cst.Name, m.Name(passed[0]))) == 0:
                     raise NotApplicableError(f"{kernel.name} does not use the stride of {name} along axis {axis}")
-    plain = len(find(function, cst.Name, m.Name(name))) - len(asked) - 1
+    plain = len(find(function.body, cst.Name, m.Name(name))) - len(asked) - 1
     plain -= sum(
         len(positional(item)) for item in find(function, cst.Call, m.Call(func=m.Name("len"), args=[m.Arg(m.Name(name))]))
     )

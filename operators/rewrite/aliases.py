@@ -1,0 +1,60 @@
+"""Which variables of a wrapper may be one tensor, and whether two kernels access it at the same addresses."""
+
+from __future__ import annotations
+
+import ast
+import copy
+
+import libcst as cst
+
+from operators.rewrite.accesses import tree_of
+from operators.rewrite.guards import Definitions
+from operators.source import Kernel, Launch
+
+NEW = ("torch.empty", "torch.zeros", "torch.ones", "torch.full", "torch.rand", "torch.arange")
+"""Beginnings of calls that make a tensor of its own."""
+
+
+class Aliases:
+    """Variables of a function in groups: whatever is computed of a variable, except new tensors, may be a view of it."""
+
+    def __init__(self, function: cst.FunctionDef) -> None:
+        self._root: dict[str, str] = {}
+        for node in ast.walk(tree_of(function)):
+            if isinstance(node, ast.Assign) and not ast.unparse(node.value).startswith(NEW):
+                for target in node.targets:
+                    for item in ast.walk(target):
+                        if isinstance(item, ast.Name):
+                            self._join(item.id, node.value)
+
+    def _join(self, name: str, value: ast.expr) -> None:
+        for item in ast.walk(value):
+            if isinstance(item, ast.Name) and item.id not in ("torch", "triton", "tl"):
+                self._root[self.root(name)] = self.root(item.id)
+
+    def root(self, text: str) -> str:
+        """One name for all that may share memory with the expression."""
+        names = [node.id for node in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(node, ast.Name)]
+        name = names[0] if names else text
+        while name in self._root and self._root[name] != name:
+            name = self._root[name]
+        return name
+
+
+class _Resolver(ast.NodeTransformer):
+    def __init__(self, kernel: Kernel, launch: Launch) -> None:
+        self._definitions, self._launch, self._kernel = Definitions(kernel), launch, kernel
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        value = self._definitions.step(node)
+        if value is not node:
+            result: ast.expr = self.visit(copy.deepcopy(value))
+            return result
+        if node.id in self._kernel.parameters:
+            return ast.parse(f"({self._launch.text(node.id).strip()}\n)", mode="eval").body
+        return node
+
+
+def in_launch_terms(kernel: Kernel, launch: Launch, node: ast.expr) -> str:
+    """An expression of a kernel with names replaced by what they stand for, and parameters by what a launch gives."""
+    return ast.unparse(_Resolver(kernel, launch).visit(copy.deepcopy(node)))

@@ -21,7 +21,9 @@ _SHOWN = 60
 _UNITS = (2, 3, 8)
 """Blanks of a level, besides four."""
 
-_INDENTED = re.compile(r":[ \t]*(?:#[^\n]*)?\n+(?P<blanks>[ ]+)\S")
+_INDENTED = re.compile(
+    r"^(?:(?:def|class|if|for|while|with|try)\b[^\n]*|\)[^\n]*):[ \t]*(?:#[^\n]*)?\n+(?P<blanks>[ ]+)\S", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def module_reply(entry: str, *, strict: bool = True) -> Grammar:
     """
     if not entry.isidentifier():
         raise ValueError(f"entry {entry!r} is no name")
-    knobs = "\"CONFIG = {\" STRING_i ':'i NUMBER_i (','i STRING_i ':'i NUMBER_i)* \"}\\nSPACE = {\" choices (','i choices)* \"}\""
+    knobs = '"CONFIG = {" value (\',\'i value)* "}\\nSPACE = {" choices (\',\'i choices)* "}"'
     functions = f'(NEWLINE_0 kernel_h0){{1,4}} NEWLINE_0 "def {entry}(" parameters_hi? ")" entry_block'
     start = f'{_STRATEGY} {_quoted(_HEADER)} "\\n" {knobs} {functions} {_END}'
     return Grammar("module", start, language_names() if strict else ())

@@ -155,7 +155,8 @@ _OPENING = frozenset("([{")
 
 # The form of generated modules.
 _GENERATED = {
-    "choices": "STRING_i ':'i '['i NUMBER_i (','i NUMBER_i)* ']'i",
+    "value": "KEY_i ':'i INTEGER_i",
+    "choices": "KEY_i ':'i '['i INTEGER_i (','i INTEGER_i)* ']'i",
     "entry_block": "':'o (NEWLINE_1 statement_h1)+",
 }
 
@@ -188,6 +189,7 @@ def rules(*, tidy: bool, strict: bool) -> dict[str, str]:
                 text = "':' line" if name == "block" and level == LEVELS - 1 else body
                 made[f"{name}_{family}{level}"] = _resolved(text, family, "o", where)
     if tidy:
+        made |= {f"kernel_h{level}": made[f"kernel_h{level}"].replace("NAME_o", "'triton'o", 1) for level in range(LEVELS)}
         made = {name: re.sub(r" stray_..\?|(?<=STRING_.)\+", "", body) for name, body in made.items()}
     return made | _GENERATED
 

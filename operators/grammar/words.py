@@ -47,6 +47,8 @@ TERMINALS = {
     "CONSTANT": "True|False|None|\\.\\.\\.",
     "BINARY": "\\*\\*|//|<<|>>|[+\\-*/%@&|\\^]",
     "DOTS": "\\.+",
+    "KEY": '"[A-Za-z_][A-Za-z0-9_]*"',
+    "INTEGER": "[1-9][0-9]*",
     "SIGN": "[+\\-~]",
     "COMPARE": "==|!=|<=|>=|<|>",
     "AUGMENT": "(\\*\\*|//|<<|>>|[+\\-*/%@&|\\^])=",
@@ -69,7 +71,8 @@ def qualified(names: Sequence[str]) -> str:
 
 
 def newline(indent: int, *, tidy: bool) -> str:
-    """The end of a line, blank and comment lines, and the blanks before the next statement."""
+    """The end of a line, blank and comment lines (few, where text is generated), and the blanks before the next statement."""
     if tidy:
-        return "([ ]?[ ]?#[^\\n]*)?\\n(\\n|[ ]*#[^\\n]*\\n)*" + " " * indent
+        comment = " " * indent + "#[^\\n]{0,120}\\n"
+        return f"([ ]?[ ]?#[^\\n]{{0,120}})?\\n\\n?\\n?({comment})?({comment})?" + " " * indent
     return "[ \\t\\r\\f]*(#[^\\n]*)?\\n([ \\t\\r\\f]*(#[^\\n]*)?\\n)*" + " " * indent

@@ -27,6 +27,8 @@ NOT_PROVIDERS = (
     "building",
     "ledger",
     "limits",
+    "local_child",
+    "local_engine",
     "openai_answers",
     "over_http",
     "prices",

@@ -30,8 +30,8 @@ GOOD = "Strategy: tiles.\n```python\nx = 1\n```"
 Open = Callable[[Sequence[Answer]], contextlib.AbstractContextManager[Endpoint]]
 
 
-ENDPOINTLESS = ("recorded",)
-"""Says what another one said, and is tested with those."""
+ENDPOINTLESS = ("local", "recorded")
+"""Asks nobody; what they say has tests of their own."""
 
 
 @pytest.fixture(params=[*(name for name in providers() if name not in ENDPOINTLESS), "anthropic in batches"])

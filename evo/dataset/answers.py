@@ -63,6 +63,8 @@ def states_of(run: Run, task: str) -> tuple[State, ...]:
         parents = run.parents(made)
         if len(parents) != len(made.request.parents) or any(len(item.source) > MAX_SOURCE for item in parents):
             continue
+        if parents and parents[0].passed is None and parents[0].failed is None:
+            continue  # nothing is known of it that could be asked about
         state = states.setdefault(parents[0].variant_id if parents else "", State(parents[0] if parents else None))
         state.answers += answers_of(run, made)
     return tuple(states.values())

@@ -94,10 +94,18 @@ class Shown:
     """
 
     def __init__(self, kernels: Iterable[str]) -> None:
-        sets = (shingles(source, names=True) for source in dict.fromkeys(kernels))
-        self._sets = [found for found in sets if len(found) >= TELLING]
+        sets = {shingles(source, names=True) for source in kernels}
+        self._sets = sorted((found for found in sets if len(found) >= TELLING), key=lambda found: (len(found), min(found)))
+        counted = Counter(item for found in self._sets for item in found)
+        self._holders: defaultdict[int, list[int]] = defaultdict(list)
+        for position, found in enumerate(self._sets):
+            # Who holds so many of them lacks at most the others, and so has one of this many rarest.
+            rarest = sorted(found, key=lambda item: (counted[item], item))[: len(found) - math.ceil(CONTAINED * len(found)) + 1]
+            for item in rarest:
+                self._holders[item].append(position)
 
     def in_text(self, text: str) -> bool:
         """Whether it holds `CONTAINED` of the shingles of one."""
         found = shingles(text, names=True)
-        return any(len(kernel & found) >= CONTAINED * len(kernel) for kernel in self._sets)
+        candidates = {position for item in found for position in self._holders.get(item, ())}
+        return any(len(self._sets[position] & found) >= CONTAINED * len(self._sets[position]) for position in candidates)

@@ -103,8 +103,9 @@ class _Making:
                 f"run {runs}: no rows for --format {self._format.value}", given="; ".join(reasons) or None, action=action
             )
         rows = tuple(self._rows.values())
-        test = tasks_for_test(_groups(self._runs, sorted(self._loaded)))
-        shown = Shown(kernel for row in rows if row.task in test for kernel in row.kernels)
+        good = _good(self._runs, sorted(self._loaded))
+        test = tasks_for_test(groups_of(good.kernels, good.plans))
+        shown = Shown(source for task in sorted(test) for source in good.kernels[task])
         parts: dict[str, list[Row]] = {"train": [], "test": []}
         for row in rows:
             if row.task not in test and shown.in_text(row.prompt):
@@ -156,16 +157,22 @@ def _file(task: Task) -> Path:
     return task.path
 
 
-def _groups(runs: Sequence[Run], tasks: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """From every kernel that passed, so that a task is in the same part in every format."""
-    kernels: dict[str, list[str]] = {task: [] for task in tasks}
-    plans: dict[str, set[str]] = {task: set() for task in tasks}
+@dataclass(frozen=True)
+class _Good:
+    """Kernels that passed, whatever the format, so that a task is in the same part in each: task → sources, and plan hashes."""
+
+    kernels: Mapping[str, list[str]]
+    plans: Mapping[str, set[str]]
+
+
+def _good(runs: Sequence[Run], tasks: Sequence[str]) -> _Good:
+    good = _Good({task: [] for task in tasks}, {task: set() for task in tasks})
     for run in runs:
         for made in run.made.values():
-            if made.request.task in kernels and (made.passed is not None or made.request.operator == START):
-                kernels[made.request.task].append(made.source)
-                plans[made.request.task].update({made.plan_hash} - {""})
-    return groups_of(kernels, plans)
+            if made.request.task in good.kernels and (made.passed is not None or made.request.operator == START):
+                good.kernels[made.request.task].append(made.source)
+                good.plans[made.request.task].update({made.plan_hash} - {""})
+    return good
 
 
 def _finished(row: Row, split: str, index: int) -> Mapping[str, Any]:

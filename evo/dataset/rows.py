@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evo.dataset.answers import Answer, State, improves, states_of, worse
+from evo.dataset.answers import Answer, improves, states_of, worse
 from evo.dataset.columns import Format
 from evo.dataset.prompts import Question, Questions
 from evo.dataset.reading import Made, Run
@@ -44,16 +44,12 @@ class Row:
         task: Name of the task.
         key: Equal for rows that say the same.
         prompt: Its text, to look for kernels of other tasks in.
-        kernels: Modules in it.
-        plans: Plan hashes of those.
         values: Column → value.
     """
 
     task: str
     key: tuple[str, ...]
     prompt: str
-    kernels: tuple[str, ...]
-    plans: tuple[str, ...]
     values: Mapping[str, Any]
 
 
@@ -75,7 +71,7 @@ def sft_rows(run: Run, facts: TaskFacts) -> Iterator[Row]:
                 **_parent(state.parent, answer.made),
                 **_answer(answer),
             }
-            yield _row(facts.name, (*_identity(answer),), prompt, state, (answer,), values)
+            yield Row(facts.name, (facts.name, *_identity(answer)), prompt, values)
 
 
 def preference_rows(run: Run, facts: TaskFacts) -> Iterator[Row]:
@@ -96,18 +92,19 @@ def preference_rows(run: Run, facts: TaskFacts) -> Iterator[Row]:
                     **_answer(chosen),
                     **_rejected(rejected),
                 }
-                key = (*_identity(chosen), *_identity(rejected))
-                yield _row(facts.name, key, question.prompt, state, (chosen, rejected), values)
+                key = (facts.name, *_identity(chosen), *_identity(rejected))
+                yield Row(facts.name, key, question.prompt, values)
 
 
 def grpo_rows(run: Run, facts: TaskFacts) -> Iterator[Row]:
     """The questions themselves: of each state that was asked about, ours and those that a model was asked."""
     for state in states_of(run, facts.name):
         question = facts.questions.of(state.parent)
-        yield _question_row(run, facts, question, question.prompt, "", state.parent)
+        shown = (state.parent,) if state.parent is not None else ()
+        yield _question_row(run, facts, question, question.prompt, "", shown)
         for answer in state.answers:
             for exchange in answer.made.proposal.exchanges[:1]:
-                yield _question_row(run, facts, question, exchange.prompt, exchange.model, state.parent)
+                yield _question_row(run, facts, question, exchange.prompt, exchange.model, run.parents(answer.made))
 
 
 ROWS: Mapping[Format, Callable[[Run, TaskFacts], Iterator[Row]]] = {
@@ -117,11 +114,12 @@ ROWS: Mapping[Format, Callable[[Run, TaskFacts], Iterator[Row]]] = {
 }
 
 
-def _question_row(run: Run, facts: TaskFacts, question: Question, prompt: str, model: str, parent: Made | None) -> Row:
+def _question_row(run: Run, facts: TaskFacts, question: Question, prompt: str, model: str, shown: Sequence[Made]) -> Row:
+    parent = question.parent
     extra = {
         "baseline": parent.source if parent is not None and parent.passed is not None else "",
-        "shown": [parent.source] if parent is not None else [],
-        "shown_plans": [parent.plan_hash] if parent is not None and parent.plan_hash else [],
+        "shown": [item.source for item in shown],
+        "shown_plans": sorted({item.plan_hash for item in shown} - {""}),
     }
     values = {
         "prompt": _user(prompt),
@@ -134,17 +132,10 @@ def _question_row(run: Run, facts: TaskFacts, question: Question, prompt: str, m
         "reward_model": {"style": "rule", "ground_truth": facts.reference},
         "extra_info": extra,
     }
-    state = ("",) if parent is None else _alike(parent)
+    state = tuple(part for item in shown for part in _alike(item))
     # Prompts that a model was asked differ by what was known at the time; ours, by the state alone.
-    return _row(facts.name, (model, prompt if model else "", *state), prompt, State(parent), (), values)
-
-
-def _row(
-    task: str, key: tuple[str, ...], prompt: str, state: State, answers: tuple[Answer, ...], values: Mapping[str, Any]
-) -> Row:
-    made = [*((state.parent,) if state.parent else ()), *(answer.made for answer in answers)]
-    kernels = tuple(dict.fromkeys([*(item.source for item in made), *(answer.source for answer in answers)]))
-    return Row(task, (task, *key), prompt, kernels, tuple(sorted({item.plan_hash for item in made} - {""})), values)
+    key = (facts.name, model, prompt if model else "", *state)
+    return Row(facts.name, key, prompt, values)
 
 
 def _identity(answer: Answer) -> tuple[str, ...]:

@@ -117,6 +117,12 @@ def failed(variant: Variant, message: str = "row 3 is wrong", status: Status = S
     return Evaluation(variant.variant_id, status, Stage.GATE, "NVIDIA H200", f"plan of {variant.variant_id}", message=message)
 
 
+def duplicate(variant: Variant, of: Variant) -> Evaluation:
+    return Evaluation(
+        variant.variant_id, Status.DUPLICATE, Stage.TRACE, "NVIDIA H200", f"plan of {of.variant_id}", duplicate_of=of.variant_id
+    )
+
+
 def exchange(prompt: str, reply: str, model: str = "model-1") -> Exchange:
     return Exchange(model, f"hash of {prompt}", "t", prompt, reply, "end_turn", "r", 1.0, Usage())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from evo.tasks.loading import load_task, starting_sources
 from operators.replies import module_of
 from population_store.base import RunHeader
 from population_store.opening import open_store
-from tests.evo_tests.dataset_store import OWN_KERNEL, Recorded, exchange, failed, own_task, passed
+from population_store.schema import REVISIONS, VERSION_TABLE
+from tests.evo_tests.dataset_store import OWN_KERNEL, Recorded, duplicate, exchange, failed, own_task, passed
 from tests.evo_tests.reward_judges import reply_of
 
 SOFTMAX = starting_sources(load_task("softmax"))[0]
@@ -148,6 +151,28 @@ def test_questions_carry_what_their_reward_needs(store: str) -> None:
     assert {key: repair["extra_info"][key] for key in ("baseline", "shown", "shown_plans")} == {
         key: repair[key] for key in ("baseline", "shown", "shown_plans")
     }
+
+
+def test_nothing_is_asked_about_a_variant_of_which_nothing_is_known(tmp_path: Path) -> None:
+    run = Recorded(tmp_path / "a.sqlite", ["softmax"])
+    start = run.start("softmax")
+    again = run.child([start], FASTER, duplicate(FASTER, start))
+    pending = run.child([start], SLOWER, None)
+    for parent, child in ((again, WRITTEN), (pending, MENDED)):
+        run.child([parent], child, passed(child, 2.0))
+    found = of(make_data_set([run.close()], Format.GRPO))
+    assert [row["ask"] for row in found] == ["generate", "improve"]
+
+
+def test_a_question_about_two_kernels_takes_neither_for_an_answer(tmp_path: Path) -> None:
+    run = Recorded(tmp_path / "a.sqlite", ["softmax"])
+    start = run.start("softmax")
+    other = run.child([start], FASTER, passed(FASTER, 1.5))
+    asked = exchange("cross these", reply_of(WRITTEN.source))
+    run.child([other, start], WRITTEN, passed(WRITTEN, 1.9), operator="llm_crossover", exchanges=[asked])
+    (crossed,) = [row for row in of(make_data_set([run.close()], Format.GRPO)) if row["model"]]
+    assert crossed["shown"] == [FASTER.source, SOFTMAX]
+    assert len(crossed["shown_plans"]) == 2
 
 
 def test_what_torch_compile_wrote_is_said_to_be_its(tmp_path: Path) -> None:
@@ -386,6 +411,12 @@ def test_what_cannot_be_used_is_one_line(store: str, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"absent\.sqlite"):
         dataset_command([str(tmp_path / "absent.sqlite")], "sft", tmp_path / "out")
     empty = str(tmp_path / "empty.sqlite")
+    older = str(tmp_path / "older.sqlite")
+    open_store(older, header=RunHeader("older", 0, "{}", "{}", "{}", "2026-01-01")).close()
+    with closing(sqlite3.connect(older)) as connection, connection:
+        connection.execute(f"update {VERSION_TABLE} set version_num = '{REVISIONS[0]}'")
+    with pytest.raises(StoreError, match=r"older\.sqlite.*an older schema.*open it for writing once"):
+        dataset_command([older], "sft", tmp_path / "out")
     open_store(empty, header=RunHeader("empty", 0, "{}", "{}", "{}", "2026-01-01")).close()
     with pytest.raises(InputError, match=r"empty\.sqlite.*without a verdict"):
         dataset_command([empty], "sft", tmp_path / "out")

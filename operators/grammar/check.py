@@ -21,9 +21,7 @@ _SHOWN = 60
 _UNITS = (2, 3, 8)
 """Blanks of a level, besides four."""
 
-_INDENTED = re.compile(
-    r"^(?:(?:def|class|if|for|while|with|try)\b[^\n]*|\)[^\n]*):[ \t]*(?:#[^\n]*)?\n+(?P<blanks>[ ]+)\S", re.MULTILINE
-)
+_INDENTED = re.compile(r"^(?:(?:def|class)\b[^\n]*|\)[^\n]*):[ \t]*(?:#[^\n]*)?\n+(?P<blanks>[ ]+)\S", re.MULTILINE)
 
 
 @dataclass(frozen=True)

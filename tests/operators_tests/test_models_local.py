@@ -190,7 +190,7 @@ def test_a_real_small_model_is_held_to_grammars_and_remembers_the_beginning_of_a
     async def all_of_them() -> tuple[Exchange, ...]:
         try:
             free = await model.complete(Prompt(("You write Triton kernels.",), asked, "hash", 60))
-            ended = [await model.complete(Prompt(("You write Triton kernels.",), asked, "hash", 600, skeleton)) for _ in range(4)]
+            ended = [await model.complete(Prompt(("You write Triton kernels.",), asked, "hash", 250, skeleton)) for _ in range(2)]
             cut = await model.complete(Prompt(("You write Triton kernels.",), asked, "hash", 40, module_reply("scale")))
             return free, cut, *ended
         finally:
@@ -202,9 +202,13 @@ def test_a_real_small_model_is_held_to_grammars_and_remembers_the_beginning_of_a
     assert ended[0].usage.cache_read_tokens > 300
     assert cut.stop_reason == "max_tokens"
     assert cut.reply.startswith("Strategy: ")
-    whole = [exchange for exchange in ended if exchange.stop_reason == "end_turn"]
-    assert whole, "of four replies one comes to its end"
-    assert all(violation(exchange.reply, skeleton) is None for exchange in whole)
+    for exchange in ended:
+        found = violation(exchange.reply, skeleton)
+        if exchange.stop_reason == "end_turn":
+            assert found is None
+        else:  # cut off at its longest: the beginning of a reply that matches
+            assert found is not None
+            assert found.byte == len(exchange.reply.encode())
     long = Prompt((), "word " * 5_000, "hash", 10)
     assert complete(build_model("local", "smollm2", ledger=Ledger(None), options=small_model()), long)[0].stop_reason == (  # type: ignore[arg-type]
         "model_context_window_exceeded"

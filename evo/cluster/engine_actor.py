@@ -197,7 +197,7 @@ class EngineActor:
         """See `operators.models.limits.Bucket.claim`."""
         return self._spending.permission(endpoint, ticket, tokens)
 
-    async def pause(self, endpoint: str, seconds: float) -> None:
+    async def pause(self, endpoint: str, seconds: float | None) -> None:
         """See `operators.models.limits.Bucket.pause`."""
         self._spending.pause(endpoint, seconds)
 

@@ -156,7 +156,7 @@ class Spending:
         """See `operators.models.limits.Bucket.claim`."""
         return self._buckets[endpoint].claim(ticket, tokens)
 
-    def pause(self, endpoint: str, seconds: float) -> None:
+    def pause(self, endpoint: str, seconds: float | None) -> None:
         """See `operators.models.limits.Bucket.pause`."""
         self._buckets[endpoint].pause(seconds)
 
@@ -246,7 +246,7 @@ class SharedLimiter:
         while (wait := await self._engine.permission.remote(self._endpoint, ticket, tokens)) > 0:
             await asyncio.sleep(worth_waiting(wait))
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float | None) -> None:
         """See `operators.models.limits.Limiter.pause`."""
         self._engine.pause.remote(self._endpoint, seconds)
 

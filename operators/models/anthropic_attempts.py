@@ -30,7 +30,7 @@ class AttemptHook(anthropic.Middleware):
             response = await call_next(request)
         except anthropic.APIConnectionError as error:
             if isinstance(error.__cause__, NEVER_SENT):
-                self._attempts.finish((0.0, 0))
+                self._attempts.unreached()
             raise
         if response.status_code >= 300:
             answer = response.http_response

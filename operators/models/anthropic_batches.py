@@ -214,6 +214,8 @@ class Batches:
                     raise BatchFailure(described(error), billed=False) from None
                 headers: httpx2.Headers = error.response.headers
             except anthropic.APIConnectionError as error:
+                if isinstance(error.__cause__, NEVER_SENT):
+                    self._limiter.pause(None)
                 raise BatchFailure(described(error), billed=not isinstance(error.__cause__, NEVER_SENT)) from None
             else:
                 if not isinstance(batch.id, str) or not batch.id:

@@ -44,9 +44,6 @@ _SPEND_CODES = frozenset(
 
 _BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 8.0
-_PAUSE_S = 1.0
-"""How long an endpoint that is overloaded is left alone where it does not say."""
-
 _CHARS_PER_TOKEN = 3
 """Of prompts of code, at least; only for rate limits, where an estimate does."""
 
@@ -164,6 +161,11 @@ class Attempts:
         self.finish((0.0, 0))
         heed(self._limiter, status, headers)
 
+    def unreached(self) -> None:
+        """The endpoint could not be connected to: nothing was sent, and everybody leaves it alone for a while."""
+        self.finish((0.0, 0))
+        self._limiter.pause(None)
+
     def finish(self, bill: tuple[float, int] | None) -> float:
         """Settles the attempt in flight, if any.
 
@@ -188,7 +190,7 @@ class Attempts:
 def heed(limiter: Limiter, status: int, headers: Mapping[str, str]) -> None:
     """Leaves an endpoint alone that says it is overloaded, for as long as it says."""
     if status in _OVERLOADED:
-        limiter.pause(retry_after_s(headers) or _PAUSE_S)
+        limiter.pause(retry_after_s(headers) or None)
 
 
 async def back_off(number: int, headers: Mapping[str, str]) -> None:

@@ -34,6 +34,12 @@ RECOVERY_S = 10.0
 MAX_PAUSE_S = 600.0
 """No endpoint is left alone for longer than this, whatever it says."""
 
+LEAST_PAUSE_S = 1.0
+LONGEST_UNTOLD_S = 60.0
+UNTOLD_SHARE = 0.25
+"""How long an endpoint is left alone that cannot be reached, or does not say how long: this share of the time for which that has been so.
+An outage of minutes then costs a dozen requests, and no model is given up for it."""
+
 PATIENCE_S = 900.0
 """An endpoint that is overloaded for longer, by its own words and without a break, is waited for by nobody but who is let through
 after each of its pauses, to see whether it is well again."""
@@ -56,8 +62,8 @@ class Limiter(Protocol):
             OverloadedError: The endpoint is overloaded for longer than `PATIENCE_S`.
         """
 
-    def pause(self, seconds: float) -> None:
-        """The endpoint asked to be left alone for so long: nobody is let through before."""
+    def pause(self, seconds: float | None) -> None:
+        """The endpoint asked to be left alone for so long: nobody is let through before. None where nobody knows how long."""
 
     def correct(self, tokens: int) -> None:
         """So many tokens fewer (or, negative, more) than claimed were used."""
@@ -122,12 +128,15 @@ class Bucket:
                 self._recovering_until = max(self._recovering_until, now + RECOVERY_S)
         return 0.0
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float | None) -> None:
         """Lets nobody through for so long, and then one by one. A shorter pause never ends a longer one."""
-        if seconds > 0:
+        if seconds is None or seconds > 0:
             now = self._clock()
             if self._overloaded_since is None or now >= self._recovering_until:
                 self._overloaded_since = now
+            if seconds is None:
+                lasted = now - self._overloaded_since
+                seconds = min(LONGEST_UNTOLD_S, max(LEAST_PAUSE_S, UNTOLD_SHARE * lasted))
             self._paused_until = max(self._paused_until, now + min(seconds, MAX_PAUSE_S))
             self._recovering_until = max(self._recovering_until, self._paused_until + RECOVERY_S)
             self._next = max(self._next, self._paused_until)
@@ -203,7 +212,7 @@ class LocalLimiter:
         while (wait := self._bucket.claim(ticket, tokens)) > 0:
             await asyncio.sleep(worth_waiting(wait))
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float | None) -> None:
         """See `Limiter.pause`."""
         self._bucket.pause(seconds)
 

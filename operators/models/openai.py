@@ -165,7 +165,7 @@ class OpenAiModel(HttpModel[openai.AsyncOpenAI]):
             return error.response.headers if again and not call.spend else None
         except openai.APIConnectionError as error:
             if isinstance(error.__cause__, NEVER_SENT):
-                call.attempts.finish((0.0, 0))
+                call.attempts.unreached()
             call.failure = described(error)
             return None if answer.begun else {}  # what was begun may be billed, and its rest is seldom worth as much again
         except Exception as error:  # noqa: BLE001 - only SDK code runs here; it raises anything on an answer that is no stream

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from operators.models.limits import (
     BURST_S,
     LAPSE_S,
+    LEAST_PAUSE_S,
+    LONGEST_UNTOLD_S,
     LOOK_S,
     MAX_PAUSE_S,
     PATIENCE_S,
@@ -185,3 +187,21 @@ def test_who_waits_for_an_endpoint_that_is_given_up_is_told() -> None:
     clock.now = PATIENCE_S
     with pytest.raises(OverloadedError, match="wait for more than 900 s"):
         asyncio.run(LocalLimiter(bucket).permission(0))
+
+
+def test_an_endpoint_that_is_gone_is_looked_for_ever_more_seldom_and_found_again() -> None:
+    clock = Clock()
+    bucket = Bucket(clock=clock)
+    looks, lasted = 0, 300.0
+    while clock.now < lasted:
+        wait = bucket.claim(f"look {looks}", 0)
+        if wait:
+            clock.now += wait
+        else:
+            looks += 1
+            bucket.pause(None)
+    assert looks < 30, "an outage of five minutes gives no model up, which 25 proposals of up to three requests each would"
+    clock.now += LONGEST_UNTOLD_S + RECOVERY_S
+    assert bucket.claim("well again", 0) == 0
+    bucket.pause(None)
+    assert bucket.claim("the next trouble begins anew", 0) == pytest.approx(LEAST_PAUSE_S)

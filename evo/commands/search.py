@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import platform
 import re
+import shlex
 import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -181,7 +182,9 @@ def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *
             reason = Driver(spec, capacity, observe, lambda: interruption.reason).run()
     # From here on Ctrl-C ends the command at once again: Ray left handlers of its own, and an export can be made later.
     if interruption.reason is not None:
-        typer.echo(f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {store}")
+        typer.echo(
+            f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {shlex.quote(store)}"
+        )
         return INTERRUPTED
     return _report(
         console, store, None if overrides.no_export else (overrides.export or _front_folder(store)).expanduser(), reason
@@ -207,9 +210,9 @@ def _report(console: Console, store: str, out: Path | None, reason: str) -> int:
         measured = any(row.search.latency_kind is not LatencyKind.SIMULATED for row in rows)
         exported = _export(opened, out) if out is not None and measured else True
     typer.echo(f"store:        {store}")
-    typer.echo(f"look further: triton-evolve status {store}")
+    typer.echo(f"look further: triton-evolve status {shlex.quote(store)}")
     more = "--wall-s S" if "wall seconds" in reason else "--evaluations N"
-    typer.echo(f"go on:        triton-evolve resume {store} {more}   (more than so far)")
+    typer.echo(f"go on:        triton-evolve resume {shlex.quote(store)} {more}   (more than so far)")
     return 0 if exported else 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import typer
 
 from population_store.copying import copy_store
@@ -15,4 +17,4 @@ def copy_command(source: str, target: str) -> None:
     """
     count = copy_store(source, target)
     typer.echo(f"copied {count} entries of {source} to {target}, and found them equal; go on with one of the two only:")
-    typer.echo(f"    triton-evolve resume {target}")
+    typer.echo(f"    triton-evolve resume {shlex.quote(target)}")

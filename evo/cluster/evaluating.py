@@ -13,7 +13,7 @@ from typing import Any
 from evo.cluster.processes import die_with_parent, forget_keys
 from evo.cluster.setup import load_tasks
 from evo.cluster.spec import RunSpec
-from evo.errors import OtherDeviceError
+from evo.errors import DeviceError, OtherDeviceError
 from evo.evaluation.base import Evaluator
 from evo.registry import evaluator_factory
 from evo.search.leases import Lease
@@ -89,7 +89,10 @@ class EvaluatorActor:
         return accepted
 
     def _evaluate(self, evaluator: Evaluator, lease: Lease) -> bool:
-        evaluation = evaluator.evaluate(lease.item, self._claim)
+        try:
+            evaluation = evaluator.evaluate(lease.item, self._claim)
+        except OSError as error:  # a full disk, no more processes: what candidates do comes as a verdict, never so
+            raise DeviceError(f"this machine is short of something: {error}") from error
         (accepted,) = self._get(self._engine.tell_evaluations.remote(self._name, ((lease.token, evaluation),)))
         return bool(accepted)
 

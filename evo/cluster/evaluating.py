@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +26,9 @@ BATCH_S = 1.0
 """An evaluator takes about this much work at a time, so that slow evaluations are spread and fast ones are batched."""
 
 MAX_BATCH = 16
+
+SHORTAGES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE})
+"""Of disks and files: errors of the machine, which no variant is blamed for."""
 
 
 class EvaluatorActor:
@@ -91,7 +95,9 @@ class EvaluatorActor:
     def _evaluate(self, evaluator: Evaluator, lease: Lease) -> bool:
         try:
             evaluation = evaluator.evaluate(lease.item, self._claim)
-        except OSError as error:  # a full disk, no more processes: what candidates do comes as a verdict, never so
+        except OSError as error:  # what candidates do comes as a verdict, never so
+            if error.errno not in SHORTAGES:
+                raise
             raise DeviceError(f"this machine is short of something: {error}") from error
         (accepted,) = self._get(self._engine.tell_evaluations.remote(self._name, ((lease.token, evaluation),)))
         return bool(accepted)

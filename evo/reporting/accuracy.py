@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from evo.records import Evaluation, NoProposal, Record, Request, Status
+from evo.exchanges import HELD, LEFT
+from evo.records import Evaluation, Exchange, NoProposal, Record, Request, Stage, Status
 from operators.likeness import NEAR, similarity
 from population_store.base import EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 
@@ -34,6 +35,9 @@ class Accuracy(Record):
         judged: Have a verdict: that of the known module where they repeat one, none while it is awaited.
         called, correct, faster: Of the judged ones: could be run, are correct, are faster than the baseline.
         dollars: What they cost.
+        at_once: Gave a module at the first turn of a model, without a correction.
+        compiled: Of the judged ones: were compiled.
+        held, left: Whole replies to requests with a grammar that keep to it, and that do not.
     """
 
     proposals: int = 0
@@ -45,6 +49,10 @@ class Accuracy(Record):
     correct: int = 0
     faster: int = 0
     dollars: float = 0.0
+    at_once: int = 0
+    compiled: int = 0
+    held: int = 0
+    left: int = 0
 
     @property
     def finished(self) -> int:
@@ -74,11 +82,14 @@ class AccuracyReport:
         first: Task → proposals made of starting kernels or of none, by operators that ask a model.
         later: Task → all other ones of such operators.
         operators: Operator → all its proposals, of every task; also of operators that ask no model.
+        tiers: Label of a model → its proposals by round: the first element is of proposals from correct kernels or from none, the next of
+            those that mend one that failed, the next of those that mend such a mended one, and so on.
     """
 
     first: Mapping[str, Accuracy]
     later: Mapping[str, Accuracy]
     operators: Mapping[str, Accuracy]
+    tiers: Mapping[str, tuple[Accuracy, ...]]
 
     def pass_at(self, k: int) -> float | None:
         """Mean over tasks with at least k finished first proposals; None without such a task."""
@@ -118,7 +129,12 @@ class _Answer:
     variant_id: str
     repeated: bool
     near: bool
-    dollars: float
+    exchanges: tuple[Exchange, ...]
+    round: int
+
+    @property
+    def dollars(self) -> float:
+        return math.fsum(exchange.usage.dollars for exchange in self.exchanges)
 
 
 class _Reading:
@@ -131,6 +147,7 @@ class _Reading:
         self._sources: dict[str, str] = {}
         self._starts: set[str] = set()
         self._asking: set[str] = set()
+        self._rounds: dict[str, int] = {}
 
     def outcome(self, entry: OutcomeEntry) -> None:
         request = self.requests[entry.number]
@@ -143,7 +160,7 @@ class _Reading:
             return  # the operator does not apply to these parents, so nothing was attempted
         if entry.outcome.exchanges:
             self._asking.add(request.operator)
-        dollars = math.fsum(exchange.usage.dollars for exchange in entry.outcome.exchanges)
+        number = self._round(request)
         variant_id, repeated, near = "", False, False
         if entry.variant is not None:
             variant_id = entry.variant.variant_id
@@ -151,19 +168,33 @@ class _Reading:
             parents = [self._sources[parent] for parent in request.parents if parent in self._sources]
             near = not repeated and any(similarity(entry.variant.source, parent) >= NEAR for parent in parents)
             self._sources.setdefault(variant_id, entry.variant.source)
-        self._answers.append(_Answer(request, variant_id, repeated, near, dollars))
+            self._rounds.setdefault(variant_id, number)
+        exchanges = tuple(dataclasses.replace(exchange, prompt="", reply="") for exchange in entry.outcome.exchanges)
+        self._answers.append(_Answer(request, variant_id, repeated, near, exchanges, number))
+
+    def _round(self, request: Request) -> int:
+        """How many variants in a row failed before this request, each made from the one before."""
+        parent = request.parents[0] if request.parents else ""
+        found = self._verdict(parent)
+        return 0 if found is None or found.status is Status.PASSED else self._rounds.get(parent, 0) + 1
 
     def report(self) -> AccuracyReport:
         first: defaultdict[str, list[_Answer]] = defaultdict(list)
         later: defaultdict[str, list[_Answer]] = defaultdict(list)
         operators: defaultdict[str, list[_Answer]] = defaultdict(list)
+        tiers: defaultdict[str, defaultdict[int, list[_Answer]]] = defaultdict(lambda: defaultdict(list))
         for answer in self._answers:
             operators[answer.request.operator].append(answer)
+            if answer.exchanges:
+                tiers[answer.request.model or answer.exchanges[0].model][answer.round].append(answer)
             if answer.request.operator in self._asking:
                 independent = all(parent in self._starts for parent in answer.request.parents)
                 (first if independent else later)[answer.request.task].append(answer)
         return AccuracyReport(
-            *({name: self._added(group[name]) for name in sorted(group)} for group in (first, later, operators))
+            first={name: self._added(first[name]) for name in sorted(first)},
+            later={name: self._added(later[name]) for name in sorted(later)},
+            operators={name: self._added(operators[name]) for name in sorted(operators)},
+            tiers={name: tuple(self._added(found[n]) for n in range(max(found) + 1)) for name, found in sorted(tiers.items())},
         )
 
     def _added(self, answers: Sequence[_Answer]) -> Accuracy:
@@ -179,6 +210,10 @@ class _Reading:
             correct=sum(verdict.status is Status.PASSED for verdict in verdicts),
             faster=sum(verdict.fitness > 1 for verdict in verdicts),
             dollars=math.fsum(answer.dollars for answer in answers),
+            at_once=sum(len(answer.exchanges) == 1 for answer in given),
+            compiled=sum(verdict.stage.rank > Stage.COMPILE.rank or verdict.status in _CALLED for verdict in verdicts),
+            held=sum(exchange.grammar == HELD for answer in answers for exchange in answer.exchanges),
+            left=sum(exchange.grammar == LEFT for answer in answers for exchange in answer.exchanges),
         )
 
     def _verdict(self, variant_id: str) -> Evaluation | None:

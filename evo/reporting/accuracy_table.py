@@ -25,6 +25,8 @@ def render_accuracy(report: AccuracyReport, ks: Sequence[int]) -> RenderableType
     if report.later:
         parts += [Text("\nlater proposals of models (they have learned from earlier ones)"), _table("task", report.later)]
     parts += [Text("\nby operator"), _table("operator", report.operators)]
+    if report.tiers:
+        parts += [Text("\nby model and round (round 1 mends what failed, round 2 what failed again …)"), _tiers(report)]
     return Group(*parts)
 
 
@@ -43,6 +45,7 @@ def accuracy_json(report: AccuracyReport, ks: Sequence[int]) -> dict[str, Any]:
             }
             for name, group in (("first", report.first), ("later", report.later), ("operators", report.operators))
         },
+        "tiers": {label: [accuracy.to_json() for accuracy in rounds] for label, rounds in report.tiers.items()},
     }
 
 
@@ -52,6 +55,26 @@ def _passing(report: AccuracyReport, ks: Sequence[int]) -> Table:
         table.add_row(name, *_cells(accuracy), *(_share(accuracy.pass_at(k)) for k in ks))
     if len(report.first) > 1:
         table.add_row("mean of tasks", *_cells(total(report.first.values())), *(_share(report.pass_at(k)) for k in ks))
+    return table
+
+
+def _tiers(report: AccuracyReport) -> Table:
+    names = ("model", "round", "proposals", "valid at once", "valid", "compiled", "correct", "faster", "kept the grammar", "cost")
+    table = Table(*names, box=None, header_style="bold", pad_edge=False)
+    for label, rounds in report.tiers.items():
+        for number, found in enumerate(rounds):
+            counts = (found.at_once, found.usable)
+            judged = (found.compiled, found.correct, found.faster)
+            asked = found.held + found.left
+            table.add_row(
+                "" if number else label,
+                str(number),
+                str(found.proposals),
+                *(_share(count / found.proposals if found.proposals else None) for count in counts),
+                *(_share(count / found.finished if found.finished else None) for count in judged),
+                _share(found.held / asked if asked else None),
+                f"${found.dollars:.2f}" if found.dollars else "-",
+            )
     return table
 
 

@@ -178,6 +178,31 @@ def test_people_and_programs_read_the_same(place: str, capsys: pytest.CaptureFix
     assert row.split() == ["a", "7", "1", "1", "0", "66.7%", "33.3%", "33.3%", "$3.50", "33.3%", "-"]
 
 
+def test_rounds_of_mending_are_counted_by_tier(tmp_path: Path) -> None:
+    path = str(tmp_path / "rounds.sqlite")
+    with open_store(path, header=HEADER) as store:
+        writer = Writer(store)
+        a = writer.start("a")
+        names = [Variant("a", f"def a(x):\n    q{number} = x * {number}\n    return q{number}\n") for number in range(5)]
+        broken = writer.ask((a,), names[0].source, verdict(names[0], Status.COMPILE_ERROR))
+        again = writer.ask((broken,), names[1].source, verdict(names[1], Status.WRONG_VALUES), "llm_repair")
+        mended = writer.ask((again,), names[2].source, verdict(names[2], Status.PASSED, 2.0), "llm_repair")
+        writer.ask((mended,), names[3].source, verdict(names[3], Status.PASSED, 3.0))
+        writer.nothing(broken)
+    with open_store(path) as store:
+        report = read_accuracy(store)
+    (rounds,) = report.tiers.values()
+    assert [found.proposals for found in rounds] == [2, 2, 1]
+    assert [found.compiled for found in rounds] == [1, 1, 1]
+    assert [found.correct for found in rounds] == [1, 0, 1]
+    assert [found.usable for found in rounds] == [found.at_once for found in rounds] == [2, 1, 1]
+    out = io.StringIO()
+    Console(file=out, width=200).print(render_accuracy(report, [1]))
+    rows = [line.split() for line in out.getvalue().splitlines()[-3:]]
+    assert rows[0] == ["m", "0", "2", "100.0%", "100.0%", "50.0%", "50.0%", "50.0%", "-", "$1.00"]
+    assert rows[1] == ["1", "2", "50.0%", "50.0%", "50.0%", "0.0%", "0.0%", "-", "$1.00"]
+
+
 @pytest.mark.parametrize("ks", ["", "0", "1,x", "-1", "²"])
 def test_wrong_k_is_one_line(place: str, ks: str) -> None:
     with pytest.raises(InputError, match="--k"):

@@ -318,6 +318,32 @@ def bench_evaluator(
     raise typer.Exit(bench_evaluator_command(task, seconds, device, seed, out, commit))
 
 
+@bench.command(name="cluster")
+def bench_cluster(
+    evaluators: Annotated[int, typer.Option(min=1, max=10_000, help="Simulated evaluators.")] = 1_000,
+    rate: Annotated[float, typer.Option(min=1.0, help="Evaluations per second that they could make together.")] = 600.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Length of the measured window, after warm-up.")] = 30.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the search and the verdicts.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for bench_cluster.json and .md.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Named in the results, for copies without git history.")] = None,
+) -> None:
+    """Runs the engine with simulated evaluators and an instant model, and shows what an evaluation costs besides itself."""
+    from evo.commands.bench_cluster import bench_cluster_command
+
+    raise typer.Exit(bench_cluster_command(evaluators, rate, seconds, seed, out, commit))
+
+
+@store_app.command(name="copy")
+def store_copy(
+    source: StoreArgument,
+    target: Annotated[str, typer.Argument(help="Path or URL of the store to create, perhaps of another backend.")],
+) -> None:
+    """Copies a population store, and compares the two."""
+    from evo.commands.storing import copy_command
+
+    copy_command(source, target)
+
+
 @store_app.command(name="copy")
 def store_copy(
     source: StoreArgument,

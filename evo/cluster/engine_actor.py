@@ -19,6 +19,7 @@ from evo.records import Evaluation, NoProposal, Proposal
 from evo.search.engine import Engine, ProposalWork
 from evo.search.leases import Lease
 from evo.search.progress import Progress
+from evo.search.setup import OperatorInfo, TaskSetup
 from population_store.base import PopulationStore
 from population_store.opening import open_store
 
@@ -51,7 +52,7 @@ class EngineActor:
             InputError: The store or a task cannot be used.
         """
         config = self._spec.config
-        tasks, operators = task_setups(config), operator_infos(config)
+        tasks, operators = self._setups()
         self._store: PopulationStore = open_store(self._spec.store, write=True, header=self._spec.header)
         self._engine = Engine(
             seed=config.seed,
@@ -69,6 +70,10 @@ class EngineActor:
         self._desk = Desk(self._engine, self._ended, self._failed)
         self._ticker = asyncio.create_task(self._tick())
         return self._engine.progress()
+
+    def _setups(self) -> tuple[tuple[TaskSetup, ...], tuple[OperatorInfo, ...]]:
+        """What the run is about."""
+        return task_setups(self._spec.config), operator_infos(self._spec.config)
 
     async def ask_proposals(self, worker: str, count: int, wait_s: float) -> Answer[ProposalWork]:
         """Up to `count` proposals to make, as soon as there is one; empty after `wait_s` seconds."""

@@ -51,12 +51,16 @@ class ProposerActor:
         self._in_hand = spec.config.cluster.requests_in_hand
         life: int = await engine.life.remote(self._name)
         account = SharedAccount(engine, self._name, life, spec.config.budget.dollars)
-        operators = build_operators(spec.config, account, lambda section: SharedLimiter(engine, endpoint_of(section)))
+        operators = self._operators(spec, account)
         heartbeat = asyncio.create_task(self._beat(spec.config.search.lease_s / 3))
         try:
             return await self._pull(operators)
         finally:
             heartbeat.cancel()
+
+    def _operators(self, spec: RunSpec, account: SharedAccount) -> Mapping[str, Mapping[str, Operator]]:
+        """By name, and each by label of its model."""
+        return build_operators(spec.config, account, lambda section: SharedLimiter(self._engine, endpoint_of(section)))
 
     async def _pull(self, operators: Mapping[str, Mapping[str, Operator]]) -> int:
         answered = 0

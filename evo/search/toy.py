@@ -136,6 +136,19 @@ class ToyDrift(Operator):
         return Proposal(render(genes), f"{name} to {genes[name]}")
 
 
+class ToyStamp(Operator):
+    """Gives its parent a number that no other module has, at next to no cost: for measuring what surrounds operators."""
+
+    name: ClassVar[str] = "toy_stamp"
+    kind: ClassVar[OperatorKind] = OperatorKind.MUTATION
+
+    async def propose(self, parents: tuple[Parent, ...], context: Context, rng: np.random.Generator) -> Proposal | NoProposal:
+        """See `Operator.propose`."""
+        number = int(rng.integers(1 << 62))
+        source, _, _ = parents[0].variant.source.partition("# stamp")
+        return Proposal(f"{source}# stamp {number}\n", f"stamp {number}")
+
+
 TOY_OPERATORS: tuple[Operator, ...] = (ToyKnob(), ToyFlag(), ToyRepair(), ToyCrossover())
 DRIFT_OPERATORS: tuple[Operator, ...] = (ToyDrift(), ToyFlag(), ToyRepair(), ToyCrossover())
 """For long searches."""

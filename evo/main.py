@@ -344,17 +344,6 @@ def store_copy(
     copy_command(source, target)
 
 
-@store_app.command(name="copy")
-def store_copy(
-    source: StoreArgument,
-    target: Annotated[str, typer.Argument(help="Path or URL of the store to create, perhaps of another backend.")],
-) -> None:
-    """Copies a population store, and compares the two."""
-    from evo.commands.storing import copy_command
-
-    copy_command(source, target)
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command `triton-evolve`; always ends by SystemExit.
 

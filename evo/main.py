@@ -16,6 +16,7 @@ import typer
 
 from evo.commands.given import check_given
 from evo.commands.interruption import INTERRUPTED, ended_by_signals
+from evo.commands.suite_group import SuiteGroup
 from evo.errors import InputError, TaskErrors, TritonEvolveError
 
 app = typer.Typer(
@@ -26,7 +27,12 @@ app = typer.Typer(
     help="Search-based evolutionary optimizer of Triton kernels.",
 )
 
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measures parts of this program on this machine.")
+bench = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    cls=SuiteGroup,
+    help="Measures parts of this program on this machine, or runs a public suite of kernels: bench SUITE.",
+)
 app.add_typer(bench, name="bench")
 
 store_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Handles population stores.")
@@ -35,7 +41,9 @@ app.add_typer(store_app, name="store")
 StoreArgument = Annotated[str, typer.Argument(help="Path or URL of a population store.")]
 LibraryOption = Annotated[
     list[str] | None,
-    typer.Option(help="Earlier store, or folder of kernels, to show models similar good kernels from; may be given several times."),
+    typer.Option(
+        help="Earlier store, or folder of kernels, to show models similar good kernels from; may be given several times."
+    ),
 ]
 AddressOption = Annotated[
     str | None, typer.Option(help="Ray cluster to join: auto or host:port; without, a local one is started.")
@@ -342,6 +350,38 @@ def store_copy(
     from evo.commands.storing import copy_command
 
     copy_command(source, target)
+
+
+@bench.command(name="suite")
+def bench_suite(
+    suite: Annotated[str, typer.Argument(help="tritonbench-g, tritonbench-t, tritonbench-revised, kernelbench-1, -2, -3, rocm.")],
+    suite_root: Annotated[Path, typer.Option(help="Root of a checkout of the suite; nothing in it is changed.")],
+    problems: Annotated[
+        str | None, typer.Option(help="Only these: names or numbers, separated by commas; 3-7 for a range.")
+    ] = None,
+    budget_evaluations: Annotated[int | None, typer.Option(min=1, help="Evaluations per problem; default 24.")] = None,
+    gpu_s: Annotated[float | None, typer.Option("--gpu-s", min=0.0, help="Device seconds per problem.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Folder of the run, gone on with if it exists; default: runs/bench/SUITE.")
+    ] = None,
+    limit_s: Annotated[
+        float | None, typer.Option(min=0.0, help="Begin nothing after so many seconds; the same command goes on.")
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Only this step: prepare (needs no GPU), search or compare.")] = None,
+    device: Annotated[str, typer.Option(help="gpu; cpu (interpreted, no speeds); auto: a GPU if there is one.")] = "auto",
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration whose models, operators and settings are taken; not its tasks and budget.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all randomness.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results, besides that of the run.")] = None,
+    commit: Annotated[str | None, typer.Option(help="Named in the results, for copies without git history.")] = None,
+) -> None:
+    """Runs a public suite with a budget per problem, on all GPUs, goes on where it was, and writes the field's tables."""
+    evaluations = budget_evaluations or (None if gpu_s is not None else 24)
+    from evo.commands.bench_suite import SuiteOptions, bench_suite_command
+
+    options = SuiteOptions(suite_root, problems, evaluations, gpu_s, store, limit_s, only, device, config, seed, out, commit)
+    raise typer.Exit(bench_suite_command(suite, options))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -51,16 +51,20 @@ class Call:
 
 @dataclass(frozen=True)
 class Composed:
-    """The source of an entry that makes every call, and the calls; arguments begin with the number of the form where there are several."""
+    """The source of an entry that makes every call, and the calls. Where there are several forms, arguments begin with the number of the
+    form, and end with None where others take more."""
 
     entry: str
     calls: tuple[Call, ...]
     forms: int
+    most: int
 
     def case(self, call: Call, name: str, outputs: int = 0) -> Case:
         """The case of a call."""
-        leading: tuple[Argument, ...] = (call.form,) if self.forms > 1 else ()
-        return plain_case(name, (*leading, *call.arguments), outputs)
+        if self.forms == 1:
+            return plain_case(name, call.arguments, outputs)
+        missing = (None,) * (self.most - len(call.arguments))
+        return plain_case(name, (call.form, *call.arguments, *missing), outputs)
 
     def names(self) -> Mapping[Call, str]:
         """Of its calls: the sizes of their tensors, made different."""
@@ -98,7 +102,8 @@ def composed(groups: Sequence[CallGroup], notes: list[str]) -> Composed:
             call = Call(form, tuple(map(_random, arguments)), script == "perf")
             if call.nbytes <= MAX_BYTES:
                 calls.setdefault(call)
-    return Composed(_entry(kept), tuple(calls), len(kept))
+    counts = [len(group.calls[0][1]) for group in kept]
+    return Composed(_entry(kept, counts), tuple(calls), len(kept), max(counts))
 
 
 def _random(item: Argument) -> Argument:
@@ -108,18 +113,23 @@ def _random(item: Argument) -> Argument:
     return item
 
 
-def _entry(groups: Sequence[CallGroup]) -> str:
+def _entry(groups: Sequence[CallGroup], counts: Sequence[int]) -> str:
     if len(groups) == 1 and not groups[0].odd:
         return groups[0].text
     parts = [re.sub(rf"^def {ENTRY}\(", f"def {ENTRY}_{form}(", group.text) for form, group in enumerate(groups)]
     if any(group.odd for group in groups):
         parts = [TENSORS_ALONE, *(_kept(form, group, part) for (form, group), part in zip(enumerate(groups), parts, strict=True))]
     if len(groups) == 1:
-        return "\n\n".join([*parts, f"def {ENTRY}(*arguments):\n    return {ENTRY}_0(*arguments)\n"])
-    lines = [f"def {ENTRY}(form, *arguments):"]
-    for form in range(len(groups)):
-        lines += [f"    if form == {form}:", f"        return {ENTRY}_{form}(*arguments)"]
+        names = _names(counts[0])
+        return "\n\n".join([*parts, f"def {ENTRY}({names}):\n    return {ENTRY}_0({names})\n"])
+    lines = [f"def {ENTRY}(form, {_names(max(counts))}):"]
+    for form, count in enumerate(counts):
+        lines += [f"    if form == {form}:", f"        return {ENTRY}_{form}({_names(count)})"]
     return "\n\n".join([*parts, "\n".join(lines) + "\n    raise ValueError(form)\n"])
+
+
+def _names(count: int) -> str:
+    return ", ".join(f"a{place}" for place in range(count))
 
 
 def _kept(form: int, group: CallGroup, text: str) -> str:

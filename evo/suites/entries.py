@@ -14,6 +14,8 @@ ENTRY = "suite_entry"
 """Name of the function (or class) that stands for a call."""
 LOOKED_AT = 1 << 16
 """Elements of a tensor that tell how it was drawn."""
+TELLING = 8
+"""So many elements of one sign are no accident."""
 Made = dict[int, tuple[Any, str, tuple[Any, ...], dict[str, Any]]]
 """Instances of the module's classes by id: the instance, its class' name, what it was made from."""
 
@@ -122,4 +124,6 @@ def _looks(whole: torch.Tensor) -> dict[str, Any]:
         return {"distribution": "normal"}
     if low >= 0.0 and high <= 1.0:
         return {"distribution": "uniform"}
+    if low >= 0.0 and low < high and tensor.numel() >= TELLING:
+        return {"distribution": "uniform", "low": low, "high": high}
     return {"distribution": "normal", "scale": max(float(values.std(correction=0)), 1e-6)}

@@ -102,7 +102,7 @@ class KernelBench3(_KernelBench):
 
 
 def problem_task(task_file: str, file: str, digest: str, spec: Mapping[str, Any]) -> Task:
-    """The task of a problem; what task files call. Models are made when the reference is first called, without values where they can be.
+    """The task of a problem; what task files call.
 
     Raises:
         TaskError: The file is missing or changed.
@@ -110,15 +110,11 @@ def problem_task(task_file: str, file: str, digest: str, spec: Mapping[str, Any]
     path = problem_file(task_file, file, digest)
     small, training = (cases_from_json(spec[kind]) for kind in ("small", "training"))
     constants = {name: tuple(value) if isinstance(value, list) else value for name, value in spec["constants"].items()}
-    whole = _Lazy(path, {})
-    reference: Callable[..., Any] = whole
+    whole = _call(path, {})
+    reference: ModelCall | _ByShapes = whole
     if not spec["one_model"]:
-        narrow = _Lazy(path, constants)
-        calls = {**{shapes_of(case.arguments): narrow for case in small}, shapes_of(training[0].arguments): whole}
-
-        def reference(*arguments: Any) -> Any:
-            return calls[shapes_of(arguments)](*arguments)
-
+        narrow = _call(path, constants)
+        reference = _ByShapes({**{shapes_of(case.arguments): narrow for case in small}, shapes_of(training[0].arguments): whole})
     return Task(
         name=spec["name"],
         description=spec["description"],
@@ -134,33 +130,37 @@ def problem_task(task_file: str, file: str, digest: str, spec: Mapping[str, Any]
     )
 
 
-class _Lazy:
-    """The model of a problem with some constants, made when it is first called.
+class _ByShapes:
+    """The model of whichever case has the shapes that it is called with."""
 
-    It is made on the device without memory, since the task gives its parameters; where its constructor or its buffers need values,
-    on the CPU.
-    """
-
-    def __init__(self, path: Path, constants: Mapping[str, object]) -> None:
-        self._path, self._constants = path, constants
-        self._call: ModelCall | None = None
+    def __init__(self, calls: Mapping[tuple[Any, ...], ModelCall]) -> None:
+        self._calls = calls
 
     def __call__(self, *arguments: Any) -> Any:
         """See `ModelCall`."""
-        if self._call is None:
-            self._call = ModelCall(self._made())
-        return self._call(*arguments)
+        return self._calls[shapes_of(arguments)](*arguments)
 
-    def _made(self) -> torch.nn.Module:
-        module = run_problem(self._path, self._constants)
-        try:
-            with torch.device("meta"):
-                model = make_model(module)
-        except Exception:  # noqa: BLE001  whatever a constructor does that needs values; on the CPU it may well work
+    def bound(self, arguments: Sequence[Any]) -> Callable[..., Any]:
+        """See `ModelCall`."""
+        return self._calls[shapes_of(arguments)].bound(arguments)
+
+    def split(self, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """See `ModelCall`."""
+        return self._calls[shapes_of(arguments)].split(arguments)
+
+
+def _call(path: Path, constants: Mapping[str, object]) -> ModelCall:
+    """The model of a problem with some constants. It is made on the device without memory, since the task gives its parameters; where its
+    constructor or its buffers need values, on the CPU."""
+    module = run_problem(path, constants)
+    try:
+        with torch.device("meta"):
             model = make_model(module)
-        if next(model.buffers(), None) is not None and next(model.buffers()).is_meta:
-            model = make_model(module)
-        return model.requires_grad_(False)
+    except Exception:  # noqa: BLE001  whatever a constructor does that needs values; on the CPU it may well work
+        model = make_model(module)
+    if any(item.is_meta for item in model.buffers()):
+        model = make_model(module)
+    return ModelCall(model.requires_grad_(False))
 
 
 def _reduced(path: Path) -> tuple[ReadProblem, Mapping[str, object], str]:

@@ -95,6 +95,15 @@ class ModelCall:
         state = {**self._constants(arguments), **dict(zip(self.names, parameters, strict=True))}
         return torch.func.functional_call(self.model, state, inputs)
 
+    def bound(self, arguments: Sequence[Any]) -> Callable[..., Any]:
+        """The model as its user calls it, on inputs alone: with the parameters among some arguments as its own. It stays so."""
+        _, parameters = self.split(arguments)
+        self.model.load_state_dict(dict(zip(self.names, parameters, strict=True)), strict=False, assign=True)
+        for name, item in self._constants(arguments).items():
+            owner, _, short = name.rpartition(".")
+            self.model.get_submodule(owner).register_buffer(short, item)
+        return self.model.requires_grad_(False)
+
     def split(self, arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Inputs and parameters."""
         place = len(arguments) - len(self.names)

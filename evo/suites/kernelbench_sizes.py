@@ -15,6 +15,10 @@ ELEMENTS = 200_000
 """Of the inputs of a reduced case; Triton's interpreter needs a millisecond per program."""
 
 
+BATCHES = ("batch_size", "batch", "B", "N")
+"""Names of constants that can be made smaller where no other can."""
+
+
 def reduced(path: Path, elements: int = ELEMENTS) -> tuple[Problem, Constants]:
     """A problem with the first of some smaller sets of constants that its model takes.
 
@@ -64,7 +68,7 @@ def _read_by(tree: ast.Module, name: str) -> set[str]:
 def _smaller(
     constants: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], of_model: set[str]
 ) -> Iterator[dict[str, object]]:
-    """Odd sizes for what only the inputs read; then smaller models too; equal constants stay equal."""
+    """Odd sizes for what only the inputs read; then smaller models too; equal constants stay equal. At last, only the batch is smaller."""
     for first, narrow in itertools.product((5, 9, 17, 33), (False, True)):
         free = [value for name, value in constants.items() if name not in of_model]
         sizes = sorted({value for value in (*free, *itertools.chain(*shapes.values())) if value > 8})
@@ -78,6 +82,7 @@ def _smaller(
                     chosen[name] = 8 if value % 8 == 0 else value >> (value.bit_length() - 3)
         found: dict[str, object] = {name: min(int(str(value)), constants[name]) for name, value in chosen.items()}
         yield found | {name: tuple(mapped.get(item, item) for item in shape) for name, shape in shapes.items()}
+    yield {name: 2 for name in BATCHES if constants.get(name, 0) > 2 and name not in of_model}
 
 
 def _elements(problem: Problem) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evo.errors import TaskError
@@ -49,16 +50,17 @@ def launched(source: str, calls: Composed, picked: Chosen, bench: Workbench, not
     names = calls.names()
     every: dict[Call, Case] = {call: calls.case(call, names[call]) for group in vars(picked).values() for call in group}
     plans, operators = _plans(source, list(every.values()), bench)
-    mutates = tuple(sorted({place for plan in plans.values() if plan is not None for place in _updated(plan)}))
+    mutates, forms = _agreed({call: plans[case.name] for call, case in every.items()}, every)
+    apart = {call.form for call in every} - forms
+    if apart:
+        notes.append(f"{len(apart)} forms of calls are left out: they update other arguments than the rest")
     good: dict[Call, Case] = {}
     failures: list[str] = []
     for call, case in every.items():
         plan = plans.get(case.name)
         if isinstance(plan, Failure):
             failures.append(" ".join(plan.message.split())[:300])
-        elif any(place >= len(case.arguments) or not isinstance(case.arguments[place], TensorSpec) for place in mutates):
-            failures.append(f"case {case.name} updates other arguments than the rest")
-        else:
+        elif call.form in forms:
             good[call] = calls.case(call, case.name, _returned_bytes(plan) if plan is not None else 0)
     notes += [f"a size is left out: {text}" for text in dict.fromkeys(failures)]
     small, training, held_out = (tuple(good[call] for call in group if call in good) for group in vars(picked).values())
@@ -97,6 +99,26 @@ def _plans(source: str, cases: Sequence[Case], bench: Workbench) -> tuple[dict[s
         else:
             found[case.name] = item.plan
     return found, operators
+
+
+def _agreed(
+    plans: Mapping[Call, LaunchPlan | Failure | None], cases: Mapping[Call, Case]
+) -> tuple[tuple[int, ...], frozenset[int]]:
+    """Positions of arguments that are updated, and the forms of calls that have tensors there: all, or those like the most frequent one."""
+    updated: dict[int, set[int]] = {}
+    for call, plan in plans.items():
+        updated.setdefault(call.form, set()).update(set() if plan is None else _updated(plan))
+
+    def fits(form: int, places: set[int]) -> bool:
+        given = [case.arguments for call, case in cases.items() if call.form == form]
+        return all(place < len(item) and isinstance(item[place], TensorSpec) for item in given for place in places)
+
+    every = set().union(*updated.values())
+    if all(fits(form, every) for form in updated):
+        return tuple(sorted(every)), frozenset(updated)
+    counts = Counter(call.form for call in cases)
+    places = updated[max(counts, key=lambda form: (counts[form], -form))]
+    return tuple(sorted(places)), frozenset(form for form in updated if updated[form] == places and fits(form, places))
 
 
 def _task(source: str, cases: Sequence[Case], operators: frozenset[str], attempt: int) -> Task:

@@ -115,7 +115,10 @@ def _made(suite: Suite, root: Path, problem: Problem, folder: Path, tools: Tools
     common: dict[str, Any] = {"notes": described.notes, "cases": counts, "oracle": task.oracle, "gpu_only": gpu_only}
     if task.starting_kernels:
         return Ready(problem.name, "ready", starts=len(task.starting_kernels), **common)
-    seeds = compiler_seeds(task, target)
+    try:
+        seeds = compiler_seeds(task, target)
+    except Exception as error:  # noqa: BLE001  as above
+        return Ready(problem.name, "started", f"{type(error).__name__}: {error}", **common)
     sources = [seed.source for seed in seeds if seed.source]
     for number, source in enumerate(sources):
         (folder / f"start_{number}.py").write_text(source, encoding="utf-8")

@@ -80,7 +80,8 @@ def _drive(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None
     path = Path("driver.py").resolve()
     path.write_text(driver)
     names |= {"__name__": "__main__", "__file__": str(path)}
-    exec(compile(driver, str(path), "exec"), names)
+    with pretended_modules(names, request["name"] or "suite_file"):
+        exec(compile(driver, str(path), "exec"), names)
     if not calls.noted:
         for name, item in list(names.items()):
             if name.startswith("test") and isinstance(item, types.FunctionType):
@@ -93,8 +94,11 @@ def _measure(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> No
     with pretended_modules(names, request["name"]):
         exec(compile(request["perf"], script["__file__"], "exec"), script)
         made = script["performance_metrics"]()
+    failures: list[Exception] = []
+    try:
         made.get_input_tensors()
-    failures = []
+    except Exception as error:  # noqa: BLE001  sizes that it made before are there
+        failures.append(error)
     while made.input_tensors:
         given = made.input_tensors.pop(0)
         if _nbytes(given) > MAX_INPUT_BYTES:

@@ -22,12 +22,13 @@ class Measured:
 
 @contextlib.contextmanager
 def pretended_modules(names: Mapping[str, Any], name: str) -> Iterator[None]:
-    """The modules that a measuring script of TritonBench imports, with the names of the file that it measures."""
+    """The modules that scripts of TritonBench import, with the names of the file that they test or measure."""
     measured = _module(name, names)
     made = {
         "performance_utils": _module("performance_utils", {"Performance_Metrics": Measured, "do_bench_config": _nothing}),
         **{package: _module(package, {name: measured}) for package in PACKAGES},
         **{f"{package}.{name}": measured for package in PACKAGES},
+        name: measured,
     }
     before = {key: sys.modules.get(key) for key in made}
     sys.modules.update(made)

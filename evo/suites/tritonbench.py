@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 from evo.errors import TaskError, WorkerDied
 from evo.suites.base import Against, Described, Problem, Suite, Tools, digest_of, problem_file
-from evo.suites.calls import Composed, chosen, composed
+from evo.suites.calls import Chosen, Composed, chosen, composed
 from evo.suites.families import family_of
 from evo.suites.launched import Launched, launched
 from evo.suites.specs import case_to_json, cases_from_json, literal
-from evo.suites.torch_reference import mutated_by, outputs_of, torch_reference
+from evo.suites.torch_reference import Reference, mutated_by, outputs_of, torch_reference
 from evo.suites.triton_reference import TritonReference
 from evo.suites.tritonbench_files import ENTRY, SuiteFile, call_groups, module_text, read_file, suite_files
 from evo.tasks.base import Task, Tolerance
@@ -158,14 +158,13 @@ class TritonBenchT(_TritonBench):
         notes: list[str] = []
         file, calls = self._recorded(root, problem, tools, notes)
         reference = torch_reference(module_text(file.kernels, calls.entry), ENTRY)
-        picked = chosen(calls.calls)
+        picked, mutates = _unmixed(calls, reference, problem, notes)
         names = calls.names()
         cases = {
             kind: [case_to_json(calls.case(call, names[call], outputs_of(reference, calls.case(call, "it")))) for call in group]
             for kind, group in vars(picked).items()
         }
         cases["small"] = [{**case, "name": f"small_{case['name']}"} for case in cases["small"]]
-        mutates = mutated_by(reference, [calls.case(call, "it") for call in picked.small], problem.file)
         spec = {
             "name": problem.name,
             "description": self._instruction(root, problem) or f"What the PyTorch function {problem.title} computes.",
@@ -208,6 +207,17 @@ def function_task(task_file: str, file: str, digest: str, spec: Mapping[str, Any
     source = module_text(read_file(problem_file(task_file, file, digest)).kernels, spec["entry"])
     oracle = spec.get("oracle", "pytorch64")
     return Task(**_common(spec), reference=torch_reference(source, ENTRY), starting_kernels=(), oracle=oracle)
+
+
+def _unmixed(calls: Composed, reference: Reference, problem: Problem, notes: list[str]) -> tuple[Chosen, tuple[int, ...]]:
+    """Calls for each purpose, and what they update: forms that update an argument are left out where others do not."""
+    picked = chosen(calls.calls)
+    forms = {call.form: [calls.case(other, "it") for other in picked.small if other.form == call.form] for call in picked.small}
+    updating = {form for form, cases in forms.items() if mutated_by(reference, cases, problem.file)}
+    if not updating or updating == set(forms):
+        return picked, mutated_by(reference, [case for cases in forms.values() for case in cases], problem.file)
+    notes.append(f"{len(updating)} forms of calls are left out: they update an argument, which others do not")
+    return chosen([call for call in calls.calls if call.form in forms and call.form not in updating]), ()
 
 
 def _common(spec: Mapping[str, Any]) -> dict[str, Any]:

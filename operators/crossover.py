@@ -1,4 +1,4 @@
-"""A rule-based crossover: two modules of one task exchange knob values, kernels, or the entry with its kernels."""
+"""A rule-based crossover: two modules of one task exchange knob values, kernels, parts of kernels, or the entry with its kernels."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ import numpy as np
 from evo.knobs import read_knobs
 from evo.records import KnobValue, NoProposal, Proposal
 from operators.base import Context, Operator, OperatorKind, Parent
+from operators.crossover_loops import Segment, exchanges
 from operators.edits import edited, instead, knob_table, with_knob
+from operators.rewrite.accesses import tree_of
 from operators.source import Kernel, NotApplicableError, Source, check, code, read_source
 
 Exchange = tuple[str, Callable[[], cst.Module]]
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Beginnings of the names of knobs that say how a kernel is launched, not what its programs do."""
 
 
 class ExchangeParts(Operator):
     """The child is the first parent with a part of the second: the parts are chosen so that their interfaces fit.
 
-    * values of knobs both declare (each taken with probability one half),
+    * values of knobs both declare: each with probability one half, or all launch options, or all tile sizes and what else there is,
     * a kernel with the same parameters,
+    * a loop, or what stands before, between or after loops, of kernels with the same loops; a statement of kernels that have none,
     * the entry function, with all that it needs from the second parent.
     """
 
@@ -35,12 +40,17 @@ class ExchangeParts(Operator):
         """A child that differs from both parents in more than layout, or the reason why there is none."""
         try:
             first, second = (read_source(parent.variant.source) for parent in parents)
-            exchanges = [*_knob_values(first, second, rng), *_kernels(first, second), *_entry(first, second, context.entry)]
+            offered = [
+                *_knob_values(first, second, rng),
+                *_kernels(first, second),
+                *_segments(first, second),
+                *_entry(first, second, context.entry),
+            ]
         except NotApplicableError as error:
             return NoProposal(f"{self.name}: {error}")
         meanings = {ast.dump(ast.parse(parent.variant.source)) for parent in parents}
-        for index in rng.permutation(len(exchanges)):
-            strategy, apply = exchanges[index]
+        for index in rng.permutation(len(offered)):
+            strategy, apply = offered[index]
             try:
                 child = apply().code
                 check(child)
@@ -56,8 +66,15 @@ def _knob_values(first: Source, second: Source, rng: np.random.Generator) -> Ite
     shared = [name for name, value in mine.default.items() if name in theirs.default and theirs.default[name] != value]
     if shared:
         kept = [name for name, take in zip(shared, rng.random(len(shared)) < 0.5, strict=True) if take] or shared[:1]
-        strategy = f"knobs {', '.join(kept)} of the second parent"
-        yield strategy, lambda: _with_values(first.module, {name: theirs.default[name] for name in kept})
+        groups = [
+            kept,
+            [name for name in shared if name.startswith(OPTIONS)],
+            [name for name in shared if not name.startswith(OPTIONS)],
+        ]
+        for label, names in zip(("knobs", "launch options", "tiling"), groups, strict=True):
+            if names and (label == "knobs" or names != shared):
+                values = {name: theirs.default[name] for name in names}
+                yield f"{label} {', '.join(names)} of the second parent", partial(_with_values, first.module, values)
 
 
 def _with_values(module: cst.Module, values: dict[str, KnobValue]) -> cst.Module:
@@ -97,6 +114,24 @@ def _with_kernel(first: Source, second: Source, mine: Kernel, theirs: Kernel) ->
     module = edited(first.module, [(mine.node, lambda _: node)])
     assert isinstance(module, cst.Module)
     return _completed(module, second.module, theirs.tree)
+
+
+def _segments(first: Source, second: Source) -> Iterator[Exchange]:
+    for mine in first.kernels.values():
+        for theirs in [second.kernels[mine.name]] if mine.name in second.kernels else []:
+            for old, new in exchanges(mine, theirs):
+                yield f"{new.label} of {mine.name} of the second parent", partial(_with_segment, first, second, old, new)
+
+
+def _with_segment(first: Source, second: Source, old: Segment, new: Segment) -> cst.Module:
+    """The first parent's module with statements of the second in the place of its own, and with what these read."""
+    if not old.lines:
+        raise NotApplicableError("there is no statement whose place others could take")
+    edits: list[tuple[cst.CSTNode, Any]] = [(old.lines[0], lambda _: cst.FlattenSentinel(new.lines))]
+    edits += [(line, lambda _: cst.RemoveFromParent()) for line in old.lines[1:]]
+    module = edited(first.module, edits)
+    assert isinstance(module, cst.Module)
+    return _completed(module, second.module, ast.parse("\n".join(ast.unparse(tree_of(line)) for line in new.lines)))
 
 
 def _entry(first: Source, second: Source, entry: str) -> Iterator[Exchange]:

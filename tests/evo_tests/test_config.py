@@ -37,7 +37,7 @@ def test_only_name_and_tasks_are_needed_and_defaults_are_those_of_the_rooms(tmp_
     assert config.target == "auto"
 
 
-@pytest.mark.parametrize("name", ["quickstart.yaml", "evolve.yaml"])
+@pytest.mark.parametrize("name", ["quickstart.yaml", "evolve.yaml", "local.yaml"])
 def test_the_shipped_files_are_valid_and_survive_the_store(name: str) -> None:
     config = read_config(ROOT / "configs" / name)
     assert RunConfig.from_text(config.to_text(), "a store") == config

@@ -49,7 +49,7 @@ class Submission:
     Attributes:
         task: Name or path of the task, as `evo.tasks.loading.load_task` takes it.
         reply: All that the model said.
-        baseline: Source of the module that speedups are measured against; empty for the task's tuned starting kernels.
+        baseline: Source of the module that speedups are measured against; empty for the task's tuned starting kernels, if it has any.
         shown: Sources that the prompt showed as work to improve or mend; edits are of the first one. None of them is an answer.
         known: Plan hashes of kernels that are no answer either.
     """
@@ -131,7 +131,9 @@ class Judging:
 
     def _evaluated(self, task: Task, variant: Variant, submission: Submission) -> Evaluation:
         with self._slot() as (evaluator, generation):
-            baseline = self._baseline(evaluator, task, submission.baseline) if self._device == "gpu" else None
+            # What nothing stands against has a verdict, and no speedup.
+            compared = self._device == "gpu" and bool(submission.baseline or task.starting_kernels)
+            baseline = self._baseline(evaluator, task, submission.baseline) if compared else None
             item = WorkItem(zlib.crc32(variant.variant_id.encode()), variant, baseline)
             claim = dict.fromkeys(submission.known, "shown")
             done = self._threads.submit(evaluator.evaluate, item, lambda plan, _: claim.get(plan))
@@ -220,8 +222,8 @@ def _tuned(evaluator: Evaluator, task: Task, sources: tuple[str, ...]) -> Baseli
     verdicts = {source: evaluator.evaluate(WorkItem(0, Variant(task.name, source), None), _nobody) for source in sources}
     passed = {source: verdict for source, verdict in verdicts.items() if verdict.status is Status.PASSED}
     if not passed:
-        reasons = "; ".join(verdict.message for verdict in verdicts.values()) or "the task has no starting kernel"
-        raise Unjudgeable(f"task {task.name}: nothing to measure speedups against: {reasons}")
+        reasons = "; ".join(verdict.message for verdict in verdicts.values())
+        raise Unjudgeable(f"task {task.name}: what speedups are measured against does not pass: {reasons}")
     source = min(passed, key=lambda key: passed[key].latency_us)
     return Baseline(Variant(task.name, source), {case.case: case.configuration for case in passed[source].cases})
 

@@ -140,7 +140,7 @@ def _facts(run: Run, task: Task, text: str) -> TaskFacts:
     found = _SPDX.search(text)
     licence = found[1] if found else OWN_LICENCE if own else UNKNOWN_LICENCE
     return TaskFacts(
-        task.name, task.name if own else f"{FOLDER}/{task.name}/{_file(task).name}", task.kind, licence,
+        task.name, task.name if own else f"{FOLDER}/{task.name}/{_file(task).name}", task.kind, licence, bool(task.starting_kernels),
         Questions(task, run.target, run.triton),
     )  # fmt: skip
 

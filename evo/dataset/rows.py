@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evo.dataset.answers import Answer, improves, states_of, worse
+from evo.dataset.answers import START, Answer, improves, states_of, worse
 from evo.dataset.columns import Format
 from evo.dataset.prompts import Question, Questions
 from evo.dataset.reading import Made, Run
@@ -26,6 +26,7 @@ class TaskFacts:
         reference: Name or path by which the reward loads it.
         kind: Kernel kind.
         licence: SPDX identifier.
+        starts: Whether it has starting kernels of its own, which the reward takes as baseline.
         questions: What can be asked of it.
     """
 
@@ -33,6 +34,7 @@ class TaskFacts:
     reference: str
     kind: str
     licence: str
+    starts: bool
     questions: Questions
 
 
@@ -117,7 +119,7 @@ ROWS: Mapping[Format, Callable[[Run, TaskFacts], Iterator[Row]]] = {
 def _question_row(run: Run, facts: TaskFacts, question: Question, prompt: str, model: str, shown: Sequence[Made]) -> Row:
     parent = question.parent
     extra = {
-        "baseline": parent.source if parent is not None and parent.passed is not None else "",
+        "baseline": parent.source if parent is not None and parent.passed is not None else _start(run, facts),
         "shown": [item.source for item in shown],
         "shown_plans": sorted({item.plan_hash for item in shown} - {""}),
     }
@@ -136,6 +138,12 @@ def _question_row(run: Run, facts: TaskFacts, question: Question, prompt: str, m
     # Prompts that a model was asked differ by what was known at the time; ours, by the state alone.
     key = (facts.name, model, prompt if model else "", *state)
     return Row(facts.name, key, prompt, values)
+
+
+def _start(run: Run, facts: TaskFacts) -> str:
+    """What torch.compile gave the run to start from where the task itself has nothing; else empty."""
+    found = (made.source for made in run.of_task(facts.name) if made.request.operator == START and made.passed is not None)
+    return "" if facts.starts else next(found, "")
 
 
 def _identity(answer: Answer) -> tuple[str, ...]:

@@ -6,7 +6,7 @@
 * **execution** is 1 where every check of the gate passed, and 0 else.
 * **speed** is s / (1 + s), where s is the *lower* bound of the 95 % interval of the speedup, measured in pairs on a GPU: the logistic
   function of ln s. It is ½ for a kernel as fast as what it is measured against, ⅔ at twice and ⅓ at half its speed, so a correct kernel is
-  always above a wrong one, and no outlier outweighs a group. Where nothing was measured it is ½: a modelled estimate is no speed.
+  always above a wrong one, and no outlier outweighs a group. Where no speedup was measured it is ½: a modelled estimate is no speed.
 
 A rule that gates a reward for execution: Li et al., 2025, "AutoTriton: Automatic Triton Programming with Reinforcement Learning in
 LLMs" (there the rule reads the text, and speed has no part).
@@ -60,8 +60,8 @@ def parts_of(verdict: Evaluation) -> Parts:
         return Parts(0.0, 0.0, reason=reason or "it has no launch plan")
     if verdict.status is not Status.PASSED:
         return Parts(1.0, 0.0, reason=reason)
-    if verdict.latency_kind is not LatencyKind.MEASURED:
-        return Parts(1.0, 1.0)
+    if verdict.latency_kind is not LatencyKind.MEASURED or not all(case.pairs for case in verdict.cases):
+        return Parts(1.0, 1.0)  # an estimate, or timed without anything to compare it with
     return Parts(1.0, 1.0, verdict.fitness / (1.0 + verdict.fitness), measured=True)
 
 

@@ -175,6 +175,15 @@ def test_a_question_about_two_kernels_takes_neither_for_an_answer(tmp_path: Path
     assert len(crossed["shown_plans"]) == 2
 
 
+def test_a_task_without_a_kernel_of_its_own_is_measured_against_what_the_run_started_from(tmp_path: Path) -> None:
+    own = own_task(tmp_path / "mine")
+    own.write_text(own.read_text().replace('("squares_kernel.py",)', "()"))
+    run = Recorded(tmp_path / "a.sqlite", [str(own)], seeds={"squares": [OWN_KERNEL]})
+    run.start("squares", OWN_KERNEL)
+    (row,) = of(make_data_set([run.close()], Format.GRPO), "tasks/squares/squares.py")
+    assert (row["ask"], row["baseline"], row["extra_info"]["baseline"]) == ("generate", OWN_KERNEL, OWN_KERNEL)
+
+
 def test_what_torch_compile_wrote_is_said_to_be_its(tmp_path: Path) -> None:
     seed = SOFTMAX.replace('"num_warps": 8', '"num_warps": 1').replace("softmax_kernel", "triton_per_fused_kernel")
     run = Recorded(tmp_path / "a.sqlite", ["softmax"], seeds={"softmax": [seed]})

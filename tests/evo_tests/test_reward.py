@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import logging
 import math
@@ -28,6 +29,7 @@ from evo.reward.rewarding import Rewarding
 from evo.reward.trl import TritonReward
 from evo.tasks.loading import load_task, starting_sources
 from evo.tracing.imports import foreign_imports
+from tests.evo_tests.dataset_store import own_task
 from tests.evo_tests.exploits.collection import FOLDER
 from tests.evo_tests.reward_judges import Told, reply_of
 
@@ -253,6 +255,17 @@ def test_speed_is_measured_against_the_baseline_of_the_row(built: Built) -> None
         assert used.variant.source == (baseline or SOFTMAX)
     lost = judging.judge(Submission("softmax", reply_of(module("x")), module("broken")))
     assert lost.evaluation is None
+
+
+def test_a_kernel_that_nothing_stands_against_has_no_speed(built: Built, tmp_path: Path) -> None:
+    own = own_task(tmp_path)
+    own.write_text(own.read_text().replace('("squares_kernel.py",)', "()"))
+    found = scripted(built, device="gpu").judge(Submission(str(own), reply_of("def squares(x):\n    return x\n")))
+    assert found.evaluation is not None
+    assert built[0].items[0].baseline is None
+    assert not parts_of(
+        dataclasses.replace(found.evaluation, cases=(dataclasses.replace(found.evaluation.cases[0], pairs=0),))
+    ).measured
 
 
 def test_modules_that_ran_with_their_own_python_are_not_believed_to_be_correct(built: Built) -> None:

@@ -28,6 +28,8 @@ from evo.tasks.loading import load_task, starting_sources
 from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose, RunHeader
 from population_store.opening import open_store
 
+SOFTMAX = starting_sources(load_task("softmax"))[0]
+
 OWN_TASK = '''"""Squares."""
 
 import torch
@@ -72,6 +74,12 @@ def squares(x):
     squares_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
     return y
 """
+
+
+def online(number: int) -> Variant:
+    """Modules of different structure, by what is added up."""
+    lines = "".join(f"    x = x + tl.exp(x * {step}.0) * tl.sum(x, axis=0)\n" for step in range(1, number + 2))
+    return Variant("softmax", SOFTMAX.replace("    numerator", f"{lines}    numerator"))
 
 
 def own_task(folder: Path) -> Path:

@@ -105,29 +105,38 @@ class Experiment:
         target: Of the kernels.
         n: First questions per arm and task.
         rounds: Further turns.
+        until: On the monotonic clock; no question is begun in all arms later than this.
     """
 
-    def __init__(self, model: Model, form: Form, evaluator: Evaluator, target: str, n: int, rounds: int) -> None:
+    def __init__(
+        self, model: Model, form: Form, evaluator: Evaluator, target: str, n: int, rounds: int, until: float = math.inf
+    ) -> None:
         self._tiers = {False: TierModel(model, "none", 0), True: TierModel(model, form, 0)}
         self._evaluator = evaluator
         self._target = target
         self._n = n
         self._rounds = rounds
+        self._until = until
 
     async def turns(self, tasks: Sequence[Task]) -> list[Turn]:
         """Everything that was asked, in order."""
         made: list[Turn] = []
-        for task in tasks:
-            start = Variant(task.name, starting_sources(task)[0])
-            verdict = self._evaluator.evaluate(WorkItem(0, start, None), lambda plan, variant: None)
-            if verdict.status is not Status.PASSED:
-                raise SystemExit(f"{task.name}: its starting kernel does not pass: {verdict.status} {verdict.message}")
-            baseline = Baseline(start, {case.case: case.configuration for case in verdict.cases})
-            for sample, arm in itertools.product(range(self._n), ARMS):
-                chain = [turn async for turn in self._chain(arm, task, sample, Parent(start, verdict), baseline)]
+        started = [self._started(task) for task in tasks]
+        for sample, (task, start, baseline) in itertools.product(range(self._n), started):
+            if time.monotonic() > self._until:
+                break
+            for arm in ARMS:
+                chain = [turn async for turn in self._chain(arm, task, sample, start, baseline)]
                 made += chain
                 print(arm.name, task.name, sample, [turn.said for turn in chain], flush=True)
         return made
+
+    def _started(self, task: Task) -> tuple[Task, Parent, Baseline]:
+        start = Variant(task.name, starting_sources(task)[0])
+        verdict = self._evaluator.evaluate(WorkItem(0, start, None), lambda plan, variant: None)
+        if verdict.status is not Status.PASSED:
+            raise SystemExit(f"{task.name}: its starting kernel does not pass: {verdict.status} {verdict.message}")
+        return task, Parent(start, verdict), Baseline(start, {case.case: case.configuration for case in verdict.cases})
 
     async def _chain(self, arm: Arm, task: Task, sample: int, start: Parent, baseline: Baseline) -> Any:
         context = context_of(task, self._target)
@@ -228,13 +237,17 @@ def _head(results: Mapping[str, Any], turns: Sequence[Turn]) -> Iterator[str]:
     yield "# Grammar × compiler feedback × correctness feedback"
     yield ""
     yield f"Model: {results['model']}; grammar form: {results['form']}; tasks: {', '.join(results['tasks'])}."
-    yield f"Judged on {results['device']}; {results['n']} chains per arm and task, {results['rounds']} further turn(s) each;"
+    yield f"Judged on {results['device']}; {_chains(turns)} chains per arm, {results['rounds']} further turn(s) each;"
     yield f"{len(turns)} replies in {results['minutes']:.0f} minutes."
     held = [turn for turn in turns if "grammar" in turn.arm]
     yield f"Of {len(held)} replies in arms with the grammar, {sum(turn.left for turn in held)} whole ones left it."
     yield ""
     yield f"    {results['command']}"
     yield ""
+
+
+def _chains(turns: Sequence[Turn]) -> int:
+    return len({(turn.task, turn.sample) for turn in turns})
 
 
 def _arms(turns: Sequence[Turn], rounds: int) -> Iterator[str]:
@@ -286,7 +299,8 @@ def experiment(section: ModelSection, given: argparse.Namespace) -> dict[str, An
 
     async def run() -> list[Turn]:
         try:
-            return await Experiment(model, given.form, evaluator, target, given.n, given.rounds).turns(tasks)
+            until = begun + given.minutes * 60
+            return await Experiment(model, given.form, evaluator, target, given.n, given.rounds, until).turns(tasks)
         finally:
             await model.close()
 
@@ -304,7 +318,7 @@ def experiment(section: ModelSection, given: argparse.Namespace) -> dict[str, An
         "rounds": given.rounds,
         "device": evaluator.device,
         "minutes": (time.monotonic() - begun) / 60,
-        "command": f"python -m experiments.feedback_factorial --config {given.config} --tasks {given.tasks} --n {given.n} "
+        "command": f"python -m experiments.feedback_factorial --config configs/{given.config.name} --tasks {given.tasks} --n {given.n} "
         f"--rounds {given.rounds} --form {given.form} --max-tokens {given.max_tokens} --device {given.device}",
         "versions": {name: version(name) for name in ("torch", "triton", "llguidance")} | {"python": platform.python_version()},
         "commit": asked.stdout.strip() or "unknown",
@@ -319,6 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tasks", default="softmax,swiglu")
     parser.add_argument("--n", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no further question is begun after these")
     parser.add_argument("--form", choices=("module", "skeleton"), default="skeleton")
     parser.add_argument("--max-tokens", type=int, default=0, help="0: as configured")
     parser.add_argument("--device", default="cpu:cuda:90", help="gpu, or cpu:TARGET")

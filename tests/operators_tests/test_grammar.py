@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from llguidance import LLMatcher, gbnf_to_lark
 
 from operators.grammar.check import module_violation, violation
 from operators.grammar.forms import any_module, body, kernel, module_reply, skeleton_reply
@@ -177,6 +178,13 @@ def test_random_mutants_that_are_no_python_are_refused(count: int) -> None:
         if not parses(mutant):
             assert module_violation(mutant) is not None, mutant
             refused += 1
+
+
+def test_gbnf_has_the_syntax_of_gbnf() -> None:
+    skeleton = skeleton_reply(RIGHT)
+    assert skeleton is not None
+    for grammar in (kernel(), body(), module_reply("scale"), skeleton):
+        assert LLMatcher.validate_grammar(gbnf_to_lark.gbnf_to_lark(grammar.gbnf)) == "", grammar.form
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ was (version, settings, tasks, models), and otherwise ignored: the whole journal
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -33,6 +32,9 @@ NAME = "search"
 
 RULES = 1
 """To be raised with each change of how entries change the state, if names of attributes do not tell."""
+
+SETTINGS = ("islands", "island_capacity", "selection", "fruitless_limit", "operator_failure_limit", "bandit_memory")
+"""What entries change depends on these alone. What others decide is recorded, so that a run may go on with other ones."""
 
 ENTRIES = 10_000
 """Entries between two snapshots, at least: about as many are applied again on resume, at most (a second or two)."""
@@ -72,6 +74,9 @@ class Snapshots:
         store: Where.
         owner: Whose ``KEPT`` attributes are the state; made and not yet changed.
         settings, tasks, models: What else decides how entries are applied.
+
+    Attributes:
+        key: Of all that; a snapshot with another one does not fit.
     """
 
     def __init__(
@@ -80,14 +85,14 @@ class Snapshots:
         self._store = store
         self._owner = owner
         described = [[setup.task.name, setup.task.kind, *(variant.variant_id for variant in setup.starts)] for setup in tasks]
-        facts = [RULES, dataclasses.asdict(settings), described, list(models)]
-        self._key = content_id(json.dumps(facts, sort_keys=True), layout(owner, _CLASSES))
+        facts = [RULES, [getattr(settings, name) for name in SETTINGS], described, list(models)]
+        self.key = content_id(json.dumps(facts, sort_keys=True), layout(owner, _CLASSES))
         self._since = 0
 
     def restore(self) -> int:
         """Gives the owner the state of the newest snapshot that fits; the number of the entry it stands after, 0 for none."""
         kept = self._store.kept(NAME)
-        if kept is None or kept.key != self._key:
+        if kept is None or kept.key != self.key:
             return 0
         thaw(self._owner, kept.text, _CLASSES)
         return kept.seq
@@ -103,4 +108,4 @@ class Snapshots:
     def keep(self) -> int:
         """Writes a snapshot, when everything applied is recorded; the number of the newest entry."""
         self._since = 0
-        return self._store.keep(NAME, self._key, freeze(self._owner))
+        return self._store.keep(NAME, self.key, freeze(self._owner))

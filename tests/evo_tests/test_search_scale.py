@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sqlite3
 import sys
@@ -124,6 +125,16 @@ def test_a_snapshot_of_other_settings_is_not_used(tmp_path: Path, often: None, m
         again = engine_on(store, 100)
     assert {item.operator for item in again.progress().operators} <= set(OPERATORS)
     assert again.progress().tasks == engine.progress().tasks
+
+
+def test_settings_that_only_decide_leave_a_snapshot_useful(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "run.sqlite"), header=HEADER) as store:
+
+        def key(settings: SearchSettings) -> str:
+            return snapshots.Snapshots(store, _Owner(), settings, (toy_setup(),), ()).key
+
+        assert key(dataclasses.replace(SETTINGS, stall_limit=3)) == key(SETTINGS)
+        assert key(dataclasses.replace(SETTINGS, island_capacity=9)) != key(SETTINGS)
 
 
 def test_text_that_is_no_state_is_refused() -> None:

@@ -35,13 +35,13 @@ from evo.evaluation.base import Baseline, Evaluator, WorkItem
 from evo.evaluation.building import build_evaluator
 from evo.evaluation.settings import EvaluationSettings
 from evo.exchanges import LEFT
-from evo.records import Evaluation, NoProposal, Proposal, Stage, Status, Variant
+from evo.records import Evaluation, Exchange, NoProposal, Proposal, Stage, Status, Variant
 from evo.tasks.base import Task
 from evo.tasks.loading import load_task, starting_sources
 from operators.base import Operator, Parent
 from operators.llm.optimize import LlmOptimize
 from operators.llm.repair import LlmRepair
-from operators.models.base import Form, Model
+from operators.models.base import Form, Model, Prompt
 from operators.models.building import build_model
 from operators.models.ledger import Ledger
 from operators.models.tier import TierModel
@@ -64,6 +64,25 @@ class Arm:
     def name(self) -> str:
         """Its factors that are on."""
         return " + ".join(name for name in FACTORS if getattr(self, name)) or "none"
+
+
+class Brief(Model):
+    """A model that is asked the question alone, for one that reads slowly or forgets the beginning of what it reads."""
+
+    provider = "brief"
+
+    def __init__(self, model: Model) -> None:
+        super().__init__(model.name, max_tokens=model.max_tokens)
+        self._model = model
+
+    @property
+    def supports_grammar(self) -> bool:
+        """As the model itself."""
+        return self._model.supports_grammar
+
+    async def complete(self, prompt: Prompt) -> Exchange:
+        """See `Model.complete`."""
+        return await self._model.complete(dataclasses.replace(prompt, stable=()))
 
 
 ARMS = tuple(Arm(*factors) for factors in itertools.product((False, True), repeat=3))
@@ -237,6 +256,7 @@ def _head(results: Mapping[str, Any], turns: Sequence[Turn]) -> Iterator[str]:
     yield "# Grammar × compiler feedback × correctness feedback"
     yield ""
     yield f"Model: {results['model']}; grammar form: {results['form']}; tasks: {', '.join(results['tasks'])}."
+    yield f"Prompts: {results['prompts']}."
     yield f"Judged on {results['device']}; {_chains(turns)} chains per arm, {results['rounds']} further turn(s) each;"
     yield f"{len(turns)} replies in {results['minutes']:.0f} minutes."
     held = [turn for turn in turns if "grammar" in turn.arm]
@@ -294,13 +314,14 @@ def experiment(section: ModelSection, given: argparse.Namespace) -> dict[str, An
         base_url=section.base_url,
         options=section.options,
     )
+    asked_model = Brief(model) if given.brief else model
     settings = EvaluationSettings(target=target, tune_trials=0, deep_tune_trials=0, start_tune_trials=0, race=(8,))
     evaluator = build_evaluator({task.name: task for task in tasks}, settings, given.device)
 
     async def run() -> list[Turn]:
         try:
             until = begun + given.minutes * 60
-            return await Experiment(model, given.form, evaluator, target, given.n, given.rounds, until).turns(tasks)
+            return await Experiment(asked_model, given.form, evaluator, target, given.n, given.rounds, until).turns(tasks)
         finally:
             await model.close()
 
@@ -318,8 +339,9 @@ def experiment(section: ModelSection, given: argparse.Namespace) -> dict[str, An
         "rounds": given.rounds,
         "device": evaluator.device,
         "minutes": (time.monotonic() - begun) / 60,
+        "prompts": "the question alone, without rules, facts and task" if given.brief else "as in a search",
         "command": f"python -m experiments.feedback_factorial --config configs/{given.config.name} --tasks {given.tasks} --n {given.n} "
-        f"--rounds {given.rounds} --form {given.form} --max-tokens {given.max_tokens} --device {given.device}",
+        f"--rounds {given.rounds} --form {given.form} --max-tokens {given.max_tokens} --device {given.device}{' --brief' * given.brief}",
         "versions": {name: version(name) for name in ("torch", "triton", "llguidance")} | {"python": platform.python_version()},
         "commit": asked.stdout.strip() or "unknown",
         "turns": [dataclasses.asdict(turn) for turn in turns],
@@ -336,6 +358,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="no further question is begun after these")
     parser.add_argument("--form", choices=("module", "skeleton"), default="skeleton")
     parser.add_argument("--max-tokens", type=int, default=0, help="0: as configured")
+    parser.add_argument("--brief", action="store_true", help="ask the question alone, without rules, facts and task")
     parser.add_argument("--device", default="cpu:cuda:90", help="gpu, or cpu:TARGET")
     parser.add_argument("--target", default="cuda:90", help="with --device gpu")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")

@@ -24,6 +24,7 @@ from operators.rewrite.base import Rewrite
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "operators.md"
 MEASURED = ROOT / "experiments" / "results" / "h200_operators.json"
+EFFECTS = ROOT / "experiments" / "results" / "rewrite_effects.json"
 APPLIES = ROOT / "experiments" / "results" / "rewrites_applicability.json"
 INTRODUCTION = """\
 # Operators
@@ -57,8 +58,10 @@ def page() -> str:
     measured, applies = _measured(), _applies()
     parts = [INTRODUCTION, "## Rewrites\n"]
     parts.append(
-        "Speed is that of children over their parents on an H200, median (lowest … highest) of those that passed: "
-        "above 1 is faster. “Applies to” counts files of TritonBench-G it changes, and those whose child is proved to compute the same.\n"
+        "Speed is that of children over their parents on an H200, above 1 is faster. With cases: of single moves on starting kernels, "
+        "timed in pairs, median (worst … best), and how many cases are faster and slower beyond their 95 % intervals; else, of children "
+        "that passed in searches, tuning included, median (lowest … highest). “Applies to” counts files of TritonBench-G it changes, and "
+        "those whose child is proved to compute the same.\n"
     )
     parts.append(_table(rewrites, measured, applies))
     parts += [_section(cls) for cls in rewrites]
@@ -105,10 +108,23 @@ def _measured() -> dict[str, str]:
     ratios: dict[str, list[float]] = {}
     for row in _rows(MEASURED):
         ratios.setdefault(row["operator"], []).extend(row["ratios"])
-    return {
+    searched = {
         name: f"{statistics.median(values):.2f} ({min(values):.2f} … {max(values):.2f}), {len(values)} children"
         for name, values in ratios.items()
         if values
+    }
+    return searched | effects(json.loads(EFFECTS.read_text(encoding="utf-8")) if EFFECTS.exists() else {})
+
+
+def effects(results: Mapping[str, Any]) -> dict[str, str]:
+    """Rewrite → what single moves did on a GPU, from the results of `experiments/rewrite_effects.py`; modelled ones say nothing."""
+    if "modelled" in results.get("device", "modelled"):
+        return {}
+    return {
+        row["rewrite"]: f"{row['median']:.2f} ({row['worst'][2]:.2f} … {row['best'][2]:.2f}), {row['cases']} cases: "
+        f"{row['faster']} faster, {row['slower']} slower"
+        for row in results["rows"]
+        if row["cases"]
     }
 
 

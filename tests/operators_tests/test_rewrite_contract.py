@@ -20,7 +20,7 @@ every = pytest.mark.parametrize("name", REWRITES)
 SPECIMENS = {specimen.name: specimen for specimen in own_specimens()}
 CORPUS = [
     "starts/attention", "starts/gemm_bias_gelu", "starts/rms_norm", "starts/softmax", "kernels/looped_norm", "kernels/scale_columns",
-    "kernels/atomic_sums", "kernels/weight_gradient",
+    "kernels/atomic_sums", "kernels/weight_gradient", "kernels/two_launches", "kernels/module_weights", "kernels/two_pass_norm",
     "tuning/gemm", "tuning/gemm named", "tuning/column_sum named", "tuning/row_sum named",
 ]  # fmt: skip
 BLACKWELL = {"specialise_warps"}

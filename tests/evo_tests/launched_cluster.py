@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ set -e
 mount -t tmpfs none /dev/shm
 mkdir -p /tmp/ray && mount -t tmpfs none /tmp/ray
 mount -t tmpfs none /run && mkdir /run/sshd
+mount --bind {folder}/passwd /etc/passwd
 ip link set lo up
 {sshd} -f {folder}/sshd_config
 touch {folder}/ready
@@ -35,7 +36,6 @@ exec sleep infinity
 
 _SSHD_CONFIG = """
 Port 22
-ListenAddress 127.0.0.1
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/user_key.pub
 PermitRootLogin yes
@@ -43,7 +43,6 @@ PasswordAuthentication no
 StrictModes no
 UsePAM no
 PidFile {folder}/sshd.pid
-SetEnv HOME={folder}/head
 """
 
 _BASHRC = """
@@ -55,7 +54,7 @@ def missing() -> str | None:
     """Why there can be no such machine here; None where there can."""
     if os.geteuid() != 0:
         return "needs root, for namespaces"
-    programs = [name for name in ("unshare", "nsenter", "ip", "rsync", "ssh") if shutil.which(name) is None]
+    programs = [name for name in ("unshare", "nsenter", "ip", "ss", "rsync", "ssh") if shutil.which(name) is None]
     if not Path(SSHD).exists():
         programs.append("sshd")
     if programs:
@@ -109,10 +108,11 @@ class Machine:
             process.kill()
         return process.returncode, output.read_text(errors="replace")
 
-    def cluster_file(self, search: Mapping[str, Any]) -> Path:
+    def cluster_file(self, search: Mapping[str, Any], head: str = "127.0.0.1", workers: Sequence[str] = ()) -> Path:
         """configs/evolve.yaml with this machine's ssh and another search; packages are there already."""
         document = yaml.safe_load((ROOT / "configs/evolve.yaml").read_text())
         document["cluster_name"] = f"test-{self.pid}"
+        document["provider"] |= {"head_ip": head, "worker_ips": list(workers)}
         document["auth"] = {"ssh_user": "root", "ssh_private_key": str(self.folder / "user_key")}
         document["setup_commands"] = [line for line in document["setup_commands"] if "pip install" not in line]
         document["metadata"] = {"triton_evolve": dict(search)}
@@ -132,7 +132,11 @@ def machine(folder: Path, paths: str = "") -> Iterator[Machine]:
     for home in ("head/.ssh", "user/.ssh"):
         (folder / home).mkdir(parents=True)
     for key in ("host_key", "user_key"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+        if not (folder / key).exists():
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
+    others = [line for line in Path("/etc/passwd").read_text().splitlines() if not line.startswith("root:")]
+    # Not HOME alone: ssh looks its user's home up.
+    (folder / "passwd").write_text("\n".join([f"root:x:0:0:root:{folder}/head:/bin/bash", *others, ""]))
     (folder / "sshd_config").write_text(_SSHD_CONFIG.format(folder=folder))
     imported = os.pathsep.join(filter(None, [str(ROOT), paths]))
     bashrc = _BASHRC.format(bin=Path(sys.executable).parent, paths=imported, key=KEY)
@@ -150,3 +154,34 @@ def machine(folder: Path, paths: str = "") -> Iterator[Machine]:
     finally:
         init.send_signal(signal.SIGKILL)  # its children's first process dies with it, and with that one all others
         init.wait()
+
+
+@contextlib.contextmanager
+def machines(folder: Path, count: int, paths: str = "") -> Iterator[tuple[list[Machine], list[str]]]:
+    """Several, each reached from each by its address; keys of users are the same everywhere."""
+    with contextlib.ExitStack() as stack:
+        made: list[Machine] = []
+        for number in range(count):
+            own = folder / str(number)
+            own.mkdir()
+            for name in ("user_key", "user_key.pub") if made else ():
+                shutil.copy(made[0].folder / name, own / name)
+            made.append(stack.enter_context(machine(own, paths)))
+        addresses = [f"10.77.0.{number + 1}" for number in range(count)]
+        _wire(made, addresses)
+        yield made, addresses
+
+
+def _wire(made: Sequence[Machine], addresses: Sequence[str]) -> None:
+    """A bridge in the first machine, and a cable from each other one to it."""
+    first, *others = made
+    commands = [(first, "ip link add lan type bridge"), (first, "ip link set lan up")]
+    for number, other in enumerate(others):
+        commands.append((first, f"ip link add cable{number} type veth peer name lan netns {other.pid}"))
+        commands.append((first, f"ip link set cable{number} master lan up"))
+    for each, address in zip(made, addresses, strict=True):
+        commands.append((each, f"ip addr add {address}/24 dev lan"))
+        commands.append((each, "ip link set lan up"))
+        commands.append((each, "ip route add default dev lan"))  # Ray takes the address of the way out
+    for each, command in commands:
+        subprocess.run(["nsenter", "-t", str(each.pid), "--net", *command.split()], check=True)

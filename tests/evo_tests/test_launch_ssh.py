@@ -13,10 +13,20 @@ import pytest
 
 from population_store.opening import open_store
 from tests.evo_tests import launched_cluster
-from tests.evo_tests.launched_cluster import KEY, ROOT, Machine, machine
+from tests.evo_tests.launched_cluster import KEY, ROOT, Machine, machine, machines
 
 SCRIPT = str(ROOT / "experiments/evolve.py")
 JOBS = "http://127.0.0.1:8265"
+
+
+_JOBS = f"""
+import sys, urllib.request
+request = urllib.request.Request("{JOBS}/api/jobs/", headers={{"Authorization": "Bearer " + sys.argv[1]}} if sys.argv[1] else {{}})
+print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
+
+_KILL_SSH = 'for p in /proc/[0-9]*; do [ "$(cat $p/comm)" = ssh ] && kill -KILL ${p#/proc/}; done; true'
+"""In these namespaces there is no ssh but that of the test."""
 
 
 def search(name: str, evaluations: int, evaluator: str) -> dict[str, object]:
@@ -71,13 +81,13 @@ def test_one_file_starts_a_search_over_ssh(head: tuple[Machine, Path]) -> None:
     # What the cluster shows to whoever may look at it has no key, and nobody may look without the token.
     assert (made.head / ".ray/auth_token").stat().st_mode & 0o777 == 0o600
     token = (made.head / ".ray/auth_token").read_text()
-    code, shown = made.run("curl", "-s", "-H", f"Authorization: Bearer {token}", f"{JOBS}/api/jobs/")
-    assert code == 0
+    code, shown = made.run(sys.executable, "-c", _JOBS, token)
+    assert code == 0, shown
     assert [job["submission_id"] for job in json.loads(shown)] == ["launched-1"]
     assert KEY not in shown
     assert token not in shown
-    code, refused = made.run("curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{JOBS}/api/jobs/")
-    assert refused == "401"
+    code, refused = made.run(sys.executable, "-c", _JOBS, "")
+    assert (code, "HTTP Error 401" in refused) == (1, True), refused
     code, listening = made.run("ss", "-Hltn", "sport = :8265")
     assert listening.split()[3] == "127.0.0.1:8265"
 
@@ -111,7 +121,7 @@ def test_a_search_outlives_its_connection_is_followed_again_stopped_and_gone_on_
 
     first = made.start(made.folder / "first", *submit)
     wait_for(r"job lasting-1: begun[\s\S]*search: ", made.folder / "first")
-    made.run("pkill", "-KILL", "-x", "ssh")  # in these namespaces there is no other
+    made.run("bash", "-c", _KILL_SSH)
     assert first.wait(30) != 0
     before = evaluated(made, "lasting")
 
@@ -159,6 +169,44 @@ def test_a_cluster_that_runs_takes_a_task_of_ones_own(head: tuple[Machine, Path]
     refused = made.run(*submit, RAY_AUTH_TOKEN="a" * 64)
     assert refused[0] == 2
     assert "refuses the token" in refused[1].splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_three_hosts_work_on_one_search(tmp_path_factory: pytest.TempPathFactory, evaluator_module: str) -> None:
+    reason = launched_cluster.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    import evaluators_of_tests
+
+    paths = str(Path(str(evaluators_of_tests.__file__)).parent)
+    with machines(tmp_path_factory.mktemp("lan"), 3, paths) as (made, addresses):
+        head = made[0]
+        asked = search("three", 40, "slow")
+        asked["cluster"] = {"device": "cpu", "evaluators": 3}
+        path = head.cluster_file(asked, addresses[0], addresses[1:])
+        assert head.run("ray", "get-auth-token", "--generate")[0] == 0
+        code, output = head.run("ray", "up", "-y", str(path), timeout=280)
+        assert code == 0, output
+        deadline = time.monotonic() + 240
+        while head.run(sys.executable, "-c", _NODES)[1].split()[-1:] != ["3"]:
+            assert time.monotonic() < deadline, head.run("bash", "-c", "cat /tmp/ray/session_latest/logs/monitor.*")[1]
+            time.sleep(1)
+        code, output = head.run("ray", "submit", str(path), SCRIPT)
+        assert code == 0, output
+        assert evaluated(head, "three") == 40
+        with open_store(str(head.head / "runs/three.sqlite")) as store:
+            notes = " ".join(event.reason for event in store.events())
+        assert all(address in notes for address in addresses), notes
+
+
+_NODES = """
+import os
+os.environ["RAY_AUTH_MODE"] = "token"
+import ray
+ray.init(address="auto", log_to_driver=False)
+print(sum(node["Alive"] for node in ray.nodes()))
+"""
 
 
 def readme_task() -> dict[str, str]:

@@ -141,7 +141,21 @@ def machine(folder: Path, paths: str = "") -> Iterator[Machine]:
     imported = os.pathsep.join(filter(None, [str(ROOT), paths]))
     bashrc = _BASHRC.format(bin=Path(sys.executable).parent, paths=imported, key=KEY)
     (folder / "head/.bashrc").write_text(bashrc)
-    command = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"]
+    # It ends with this process, too, however that ends.
+    command = [
+        "setpriv",
+        "--pdeathsig",
+        "KILL",
+        "unshare",
+        "--mount",
+        "--net",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+        "--propagation",
+        "private",
+    ]
     init = subprocess.Popen([*command, "bash", "-c", _INIT.format(folder=folder, sshd=SSHD)])
     try:
         deadline = time.monotonic() + 20

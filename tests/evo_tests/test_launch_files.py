@@ -15,6 +15,7 @@ from evo.commands.search import check_quickly
 from evo.commands.submitting import PACKED, entrypoint, pack
 from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, InputError
+from evo.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -168,6 +169,26 @@ def test_a_job_keeps_its_store_where_it_stays(store: str | None, expected: list[
     command = shlex.split(entrypoint(RunConfig(name="own", tasks=("softmax",), store=store)))
     assert command[: command.index("--store")] == ["python", "-m", "evo.main", "run", PACKED, "--continue", "--address", "auto"]
     assert command[command.index("--store") :] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--address", "http://127.0.0.1:1"], "--address; given 'http://127.0.0.1:1'; no job server answers there"),
+        (["--stop", "--logs"], "--logs; cannot be given with --stop"),
+    ],
+)
+def test_what_cannot_be_submitted_is_told_in_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_ADDRESS"):  # what the command may set or take away in its process
+        monkeypatch.setenv(name, "disabled" if name == "RAY_AUTH_MODE" else "")
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", str(CONFIGS / "quickstart.yaml"), *arguments])
+    told = capsys.readouterr().err.strip().splitlines()
+    assert ended.value.code == 2
+    assert len(told) == 1
+    assert words in told[0]
 
 
 def test_a_run_goes_on_with_the_budget_of_the_file_and_its_own_rules(capsys: pytest.CaptureFixture[str]) -> None:

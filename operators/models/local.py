@@ -45,7 +45,7 @@ class LocalModel(Model):
         max_tokens: Longest reply that operators ask it for.
         base_url: Not used; there is no endpoint.
         file: Path of the GGUF file.
-        context: Tokens of prompt and reply together; 0 for as many as the model was trained on, at most 32768.
+        context: Tokens of prompt and reply together; 0 for as many as the model was trained on, at most 16384.
         temperature: Of sampling; 0 takes the likeliest token.
         top_p: Share of the probability that tokens are drawn from.
         threads: Of the CPU; 0 for llama.cpp's choice.

@@ -60,7 +60,7 @@ class LocalEngine:
 
     Args:
         path: A GGUF file.
-        context: Tokens of prompt and reply together; 0 for as many as the model was trained on, at most 32,768.
+        context: Tokens of prompt and reply together; 0 for as many as the model was trained on, at most 16,384.
         threads: Of the CPU; 0 for llama.cpp's choice.
         gpu_layers: Layers that are kept on a GPU, where llama.cpp was built for one.
 
@@ -84,7 +84,7 @@ class LocalEngine:
             raise LocalModelError(f"{path} holds no model that llama.cpp can load, or there is no memory for it") from None
         pointer = ctypes.c_void_p(self._model.model)
         trained = int(library.llama_n_ctx_train(pointer))
-        self.context = context or min(trained, 32_768)
+        self.context = context or min(trained, 16_384)
         try:
             self._context: Any = self._batches.IkContext(self._model, n_ctx=self.context, n_threads=threads, flash_attn=False)
         except RuntimeError:
@@ -95,7 +95,12 @@ class LocalEngine:
             llguidance.TokenizerWrapper(_Vocabulary(self._vocabulary, self._ends, self._tokens)), eos_token=list(self._ends)
         )
         text = _metadata(library, pointer, b"tokenizer.chat_template")
-        self._template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(text) if text else None
+        try:
+            self._template = (
+                ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(text) if text else None
+            )
+        except Exception as error:  # noqa: BLE001 - a template that came with the model
+            raise LocalModelError(f"the model's chat template cannot be read: {type(error).__name__}: {error}") from None
         self._held: list[int] = []
 
     def answer(self, wanted: Wanted, deadline: float = math.inf) -> Given:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -84,15 +85,15 @@ def test_an_exchange_has_the_reply_its_tokens_and_no_bill(tmp_path: Path) -> Non
         3,
     )
     assert (ledger.spent, ledger.spent_tokens, ledger.reserved_tokens) == (0, 30, 0)
-    one, other = (eval(exchange.reply) for exchange in (first, second))
+    one, other = (json.loads(exchange.reply) for exchange in (first, second))
     assert one[0] != other[0], "an equal request is sampled anew"
     assert one[1] == 0
     assert one[2] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Improve this kernel."}]
     assert one[3] == other[3], "the model is loaded once"
     (again,) = complete(scripted(ANSWERS, tmp_path))
-    assert eval(again.reply)[0] == one[0], "and in another run the same way"
+    assert json.loads(again.reply)[0] == one[0], "and in another run the same way"
     (held,) = complete(scripted(ANSWERS, tmp_path), Prompt((), "x", "hash", 20, kernel()))
-    assert eval(held.reply)[1] == len(kernel().lark)
+    assert json.loads(held.reply)[1] == len(kernel().lark)
 
 
 def test_a_process_that_dies_is_told_and_started_anew(tmp_path: Path) -> None:

@@ -18,6 +18,10 @@ resemblance and containment of documents")."""
 SLACK = 0.08
 """What such an estimate may be too low by, with hardly an exception."""
 
+HASHES = 4096
+"""Smallest hashes that are kept of a module to compare it in full, which are all of one of some 30 kB; of longer ones they tell the
+similarity to about 0.002. Where a search has converged, thousands are alike, and none is read or parsed again for a reply."""
+
 
 class Near:
     """Modules of one task that passed. Those that failed do not count: a small change is what mends them.
@@ -36,6 +40,7 @@ class Near:
         self._threshold = threshold
         self._ready = False
         self._ids: list[str] = []
+        self._hashes: list[np.ndarray] = []
         self._sketches = np.zeros((0, SKETCH), dtype=np.uint32)
 
     def prepare(self) -> None:
@@ -50,33 +55,43 @@ class Near:
         text = normal_text(variant.source) if self._ready else None
         if text is None:
             return
-        row = _sketch(shingles(text, names=True))
+        hashes = _smallest(shingles(text, names=True))
         if len(self._ids) == KNOWN:
-            del self._ids[0]
+            del self._ids[0], self._hashes[0]
             self._sketches = self._sketches[1:]
         self._ids.append(variant.variant_id)
-        self._sketches = np.vstack([self._sketches, row])
+        self._hashes.append(hashes)
+        self._sketches = np.vstack([self._sketches, _sketch(hashes)])
 
     def of(self, source: str) -> tuple[str, float] | None:
         """Id of the most similar variant that passed, and how similar it is; None where none is similar enough."""
         text = normal_text(source)
         if text is None or not self._ids:
             return None
-        mine = shingles(text, names=True)
+        mine = _smallest(shingles(text, names=True))
         used = self._sketches > 0
         shared = (np.isin(self._sketches, _sketch(mine)) & used).sum(axis=1) / np.maximum(used.sum(axis=1), 1)
         best: tuple[str, float] | None = None
         for place in np.flatnonzero(shared >= self._threshold - SLACK):
-            known = self._store.variant(self._ids[place])
-            other = normal_text(known.source) if known is not None else None
-            theirs = shingles(other, names=True) if other is not None else frozenset()
-            alike = len(mine & theirs) / len(mine | theirs)
+            alike = _alike(mine, self._hashes[place])
             if alike > self._threshold and (best is None or alike > best[1]):
                 best = self._ids[place], alike
         return best
 
 
-def _sketch(hashes: frozenset[int]) -> np.ndarray:
-    """The smallest hashes, and zeros where there are fewer."""
-    smallest = sorted(hashes)[:SKETCH]
-    return np.array([*smallest, *[0] * (SKETCH - len(smallest))], dtype=np.uint32)
+def _smallest(hashes: frozenset[int]) -> np.ndarray:
+    """The smallest hashes in order, `HASHES` at most."""
+    return np.array(sorted(hashes)[:HASHES], dtype=np.uint32)
+
+
+def _sketch(hashes: np.ndarray) -> np.ndarray:
+    """The smallest of ordered hashes, and zeros where there are fewer."""
+    return np.pad(hashes[:SKETCH], (0, max(0, SKETCH - len(hashes))))
+
+
+def _alike(first: np.ndarray, second: np.ndarray) -> float:
+    """Share of common hashes (Jaccard), up to where both are known."""
+    for cut in (item[-1] for item in (first, second) if len(item) == HASHES):
+        first, second = first[first <= cut], second[second <= cut]
+    shared = len(np.intersect1d(first, second, assume_unique=True))
+    return shared / max(1, len(first) + len(second) - shared)

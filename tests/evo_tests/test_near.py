@@ -13,6 +13,7 @@ from evo.search.engine import Engine
 from evo.search.near import Near
 from evo.search.settings import SearchSettings
 from evo.search.toy import render
+from operators.likeness import normal_text
 from population_store.base import OutcomeEntry, PopulationStore
 from population_store.opening import open_store
 from tests.evo_tests.test_search_knowing import ASK, EXCHANGE, RULE, engine_on, header, passed
@@ -82,10 +83,7 @@ def test_the_threshold_is_a_setting(store: PopulationStore) -> None:
         known = Near("toy", store, threshold)
         known.prepare()
         known.passed(Variant("toy", module()))
-        source = {Variant("toy", module()).variant_id: Variant("toy", module())}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store, "variant", source.get)
-            assert (known.of(ONE_TOKEN) is not None) is found
+        assert (known.of(ONE_TOKEN) is not None) is found
 
 
 def test_the_oldest_are_forgotten_and_short_or_broken_ones_do_no_harm(
@@ -95,12 +93,43 @@ def test_the_oldest_are_forgotten_and_short_or_broken_ones_do_no_harm(
     known = Near("toy", store, 0.9)
     known.prepare()
     sources = [module(line_3=f"    x = x * {number} + 4") for number in range(1_000, 1_005)]
-    variants = {variant.variant_id: variant for variant in (Variant("toy", source) for source in ("x = (", "", "x", *sources))}
-    monkeypatch.setattr(store, "variant", variants.get)
-    for variant in variants.values():
-        known.passed(variant)
+    for source in ("x = (", "", "x", *sources):
+        known.passed(Variant("toy", source))
     found = known.of(sources[0])
     assert found is not None
     assert found[0] in {Variant("toy", source).variant_id for source in sources[2:]}
     assert known.of("x = (") is None
     assert known.of("y") is None
+
+
+def test_where_thousands_are_alike_none_is_read_or_parsed_again(store: PopulationStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Near("toy", store, 0.99)
+    known.prepare()
+    for number in range(50):
+        known.passed(
+            Variant("toy", module(line_3=f"    x = foo({number}, {number} * x, bar(x), x + {number}, 3)", line_9="    x = +x"))
+        )
+    parsed: list[str] = []
+
+    def counted(source: str) -> str | None:
+        parsed.append(source)
+        return normal_text(source)
+
+    monkeypatch.setattr(near, "normal_text", counted)
+    monkeypatch.setattr(store, "variant", None)
+    assert known.of(module(line_3="    x = foo(7, 7 * x, bar(x), x + 7, 4)", line_9="    x = +x")) is not None
+    assert known.of(TEN_LINES) is None
+    assert len(parsed) == 2
+
+
+def test_long_modules_are_compared_by_the_smallest_of_their_hashes(
+    store: PopulationStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near, "HASHES", 400)
+    known = Near("toy", store, 0.97)
+    known.prepare()
+    known.passed(Variant("toy", module()))
+    found = known.of(ONE_TOKEN)
+    assert found is not None
+    assert found[1] == pytest.approx(0.995, abs=0.02)
+    assert known.of(TEN_LINES) is None

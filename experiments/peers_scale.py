@@ -35,7 +35,7 @@ MARKS = (200, 400, 1_000, 2_000, 5_000, 10_000, 20_000)
 """Rates are measured over the last 200 candidates before each."""
 WINDOW = 200
 KILL_AFTER = 150
-ORPHAN_S = 60.0
+ORPHAN_S = 180.0
 """How long processes of a killed run may take to end."""
 LIMIT_S = 420.0
 """No run is watched for longer."""
@@ -168,12 +168,15 @@ def _numbers(folder: Path) -> set[int]:
 
 
 def _timeouts(folder: Path) -> int:
+    """Evaluations that a run gave up: by status, by its log, or (ShinkaEvolve) candidates that are recorded as failed."""
     if (folder / "out.sqlite").exists():
         with sqlite3.connect(folder / "out.sqlite") as opened:
             return int(opened.execute("SELECT count(*) FROM evaluations WHERE status = 'timeout'").fetchone()[0])
-    logs = [path for path in folder.rglob("*") if path.suffix in (".txt", ".log") and path.name != "evaluated"]
-    lines = {line[20:] for path in logs for line in path.read_text(errors="replace").splitlines()}
-    return sum("timed out" in line.lower() or "exceeded time limit" in line.lower() for line in lines)
+    if (database := folder / "out" / "programs.sqlite").exists():
+        with sqlite3.connect(database) as opened:
+            return int(opened.execute("SELECT count(*) FROM programs WHERE correct = 0").fetchone()[0])
+    logs = (folder / "out" / "logs").glob("*.log")
+    return sum(line.count("Evaluation timed out") for path in logs for line in path.read_text(errors="replace").splitlines())
 
 
 def _below(pid: int) -> list[int]:

@@ -6,6 +6,7 @@ kernel, and every one of them is marked SIMULATED.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -167,19 +168,21 @@ class SimulatedDevice(Evaluator):
 
     def verdict(self, item: WorkItem, owner: str | None) -> Evaluation:
         """What comes of it, given the variant that has the plan already, if another one has."""
-        variant_id, plan_hash, seconds = item.variant.variant_id, self.plan_hash(item), self.seconds(item)
-        spent = {"wall_s": seconds, "gpu_s": self.record.gpu_s / self._pace}
+        verdict = self._verdict(item, owner)
+        return dataclasses.replace(verdict, wall_s=self.seconds(item), gpu_s=self.record.gpu_s / self._pace)
+
+    def _verdict(self, item: WorkItem, owner: str | None) -> Evaluation:
+        variant_id, plan_hash = item.variant.variant_id, self.plan_hash(item)
         if owner is not None:
             status, stage = Status.DUPLICATE, Stage.COMPILE
-            return Evaluation(variant_id, status, stage, self.device, plan_hash, duplicate_of=owner, **spent)
+            return Evaluation(variant_id, status, stage, self.device, plan_hash, duplicate_of=owner)
         _, drawn, quality = self._draws(item)
         place = int(np.searchsorted(self._limits, NormalDist().cdf(drawn), side="right"))
         status = self._statuses[min(place, len(self._statuses) - 1)]
         if status is not Status.PASSED and item.baseline is not None:
             message = f"{status}: drawn from the record of {self.record.name}"
             signature = f"{status} {int(1e6 * abs(quality)) % 50}"
-            stage = _STAGES[status]
-            return Evaluation(variant_id, status, stage, self.device, plan_hash, message=message, signature=signature, **spent)
+            return Evaluation(variant_id, status, _STAGES[status], self.device, plan_hash, message=message, signature=signature)
         speedup = math.exp(SPREAD * quality) if item.baseline is not None else 1.0
         low, high = speedup * math.exp(-self.record.noise), speedup * math.exp(self.record.noise)
         case = CaseResult(CASE, Configuration(), 0.5, 100 / speedup, 100.0, speedup, low, high, 0, 1024 + int(1e3 * abs(drawn)))
@@ -194,7 +197,6 @@ class SimulatedDevice(Evaluator):
             fitness=low,
             cases=(case,),
             noise_floor=self.record.noise,
-            **spent,
         )
 
     def close(self) -> None:

@@ -209,6 +209,7 @@ class Crew:
 
 
 def reason(error: Exception) -> str:
-    """One line: the last one says what went wrong, in Ray's errors too."""
+    """One line: the last one says what went wrong, in Ray's errors too, whose guesses at a cause are left out."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:500]
+    said = lines[-1].partition(" Some common causes include")[0] if lines else ""
+    return f"{type(error).__name__}: {said}"[:500]

@@ -87,6 +87,7 @@ CALLS = {
     "starts/softmax": "softmax(drawn(3, 37, dtype=half)), softmax(drawn(2, 64, dtype=half))",
     "starts/swiglu": "swiglu(drawn(3, 37, dtype=half), drawn(3, 37, dtype=half)), swiglu(drawn(2, 64), drawn(2, 64))",
     "kernels/two_pass_norm": "entry(drawn(3, 37)), entry(drawn(2, 64))",
+    "kernels/row_moments": "entry(drawn(3, 37)), entry(drawn(2, 64))",
     "kernels/weight_gradient": "entry(drawn(7, 37), drawn(7, 37)), entry(drawn(8, 64), drawn(8, 64))",
     "kernels/add_relu": "entry(drawn(3, 37), drawn(3, 37)), entry(drawn(2, 1024), drawn(2, 1024))",
     "kernels/atomic_sums": "entry(drawn(3, 37)), entry(drawn(70, 64))",

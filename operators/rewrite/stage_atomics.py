@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import libcst as cst
 
 from operators.edits import edited, instead, unused, with_argument, with_knob, with_parameter, without_comments
-from operators.rewrite.accesses import calls_of, derived, expression_of, keyword, places, positional, reads, writes
+from operators.rewrite.accesses import calls_of, keyword, positional, reads, writes
+from operators.rewrite.additions import Addition, addition
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.dividing import statement_of
 from operators.rewrite.grids import axes, passable
-from operators.rewrite.memory import bases
 from operators.rewrite.parameters import Edits, only_launches
-from operators.rewrite.values import Values
 from operators.source import Kernel, Launch, NotApplicableError, Source, code, find, knob_names
 
 DEFAULT_GROUPS, GROUPS = 1, [1, 4, 16, 64]
 ROWS = 64
 """Partial results that the second kernel adds at a time."""
-
-
-@dataclass(frozen=True)
-class _Addition:
-    """`tl.atomic_add(pointer, value, mask)` at the end of a kernel's straight line.
-
-    Attributes:
-        line, call: The statement.
-        base: Parameter it goes through.
-        extent: Of its one-dimensional tile; empty for a single element.
-        axis: The grid axis that its address depends on; None where all programs have the same.
-    """
-
-    line: Any
-    call: cst.Call
-    base: str
-    extent: str
-    axis: int | None
 
 
 class StageAtomics(Rewrite):
@@ -67,7 +46,7 @@ class StageAtomics(Rewrite):
 
 def _rewrite(source: Source, kernel: Kernel, call: cst.Call) -> cst.Module:
     launches = only_launches(source, kernel)
-    found = _addition(source, kernel, call)
+    found = addition(source, kernel, call)
     sizes = {len(axes(launch).elements) for launch in launches}
     if len(sizes) != 1 or max(sizes) > 2 or "num_programs" in kernel.uses or "torch" not in source.names:
         raise NotApplicableError(f"the grids of {kernel.name} have not one or two axes")
@@ -85,41 +64,7 @@ def _rewrite(source: Source, kernel: Kernel, call: cst.Call) -> cst.Module:
     return with_knob(edited(source.module, replaced), knob, DEFAULT_GROUPS, GROUPS)
 
 
-def _addition(source: Source, kernel: Kernel, call: cst.Call) -> _Addition:
-    lines = [line for line in kernel.node.body.body if isinstance(line, cst.SimpleStatementLine)]
-    lines = [line for line in lines if len(line.body) == 1 and isinstance(line.body[0], cst.Expr) and line.body[0].value is call]
-    if len(lines) != 1 or any(isinstance(node, ast.Return) for node in ast.walk(kernel.tree)):
-        raise NotApplicableError(f"{kernel.name} adds atomically in a branch or a loop, or uses the old value")
-    text = ast.unparse(expression_of(call))
-    base = next((name for node, name in bases(kernel).items() if ast.unparse(node) == text), "")
-    if not base or list(bases(kernel).values()).count(base) != 1:
-        raise NotApplicableError(f"it is not clear through which pointer {kernel.name} adds, or it uses it elsewhere too")
-    given = positional(call)
-    if len(given) < 2 or len(given) > 3:
-        raise NotApplicableError(f"the atomic addition of {kernel.name} cannot be read")
-    values = Values(kernel)
-    address, mask = given[0], given[2] if len(given) == 3 else keyword(call, "mask")
-    tiled = any("arange" in ast.unparse(node) for node in values.behind(expression_of(address)))
-    extent = values.extent(expression_of(address)) if tiled else ""
-    moved: list[int] = []
-    for axis, asks in places(source, kernel).items():
-        roots = {
-            name
-            for line in find(kernel.node.body, cst.Assign)
-            for name in writes(line)
-            if any(a in calls_of(line, "program_id") for a in asks)
-        }
-        used = reads(address) | (reads(mask) if mask is not None else frozenset())
-        if used & derived(kernel, roots) or any(a in calls_of(call, "program_id") for a in asks):
-            moved.append(axis)
-    if {"added", "partials", "first"} & {node.value for node in find(kernel.node, cst.Name)}:
-        raise NotApplicableError(f"{kernel.name} uses names that the second kernel needs")
-    if len(moved) > 1 or len(moved) == len(places(source, kernel)):
-        raise NotApplicableError(f"programs of {kernel.name} add to elements of their own, not to shared ones")
-    return _Addition(lines[0], call, base, extent, moved[0] if moved else None)
-
-
-def _stored(line: Any, found: _Addition, count: int, scratch: str) -> Any:
+def _stored(line: Any, found: Addition, count: int, scratch: str) -> Any:
     """The store in place of the addition."""
     call = line.body[0].value
     given = positional(call)
@@ -133,7 +78,7 @@ def _stored(line: Any, found: _Addition, count: int, scratch: str) -> Any:
     return line.with_changes(body=[cst.Expr(cst.parse_expression(f"tl.store({scratch} + {other}.to(tl.int64){tile}, {value})"))])
 
 
-def _adding(kernel: Kernel, found: _Addition, names: tuple[str, str, str, str]) -> cst.FunctionDef:
+def _adding(kernel: Kernel, found: Addition, names: tuple[str, str, str, str]) -> cst.FunctionDef:
     """The second kernel: what the address needs of the first, and a loop over the partial results."""
     second, scratch, count, groups = names
     given = positional(found.call)
@@ -168,7 +113,7 @@ def _adding(kernel: Kernel, found: _Addition, names: tuple[str, str, str, str]) 
     return with_parameter(node, groups, constexpr=True)
 
 
-def _launched(line: Any, launch: Launch, found: _Addition, names: tuple[str, str, str, str, str, str]) -> Any:
+def _launched(line: Any, launch: Launch, found: Addition, names: tuple[str, str, str, str, str, str]) -> Any:
     """Scratch memory, the launch that was there, and the launch that adds."""
     second, scratch, count, groups, knob, local = names
     counts = [passable(launch, element.value) for element in axes(launch).elements]

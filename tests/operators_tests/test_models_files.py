@@ -97,9 +97,10 @@ def test_a_search_that_goes_on_takes_the_reply_to_an_equal_request(tmp_path: Pat
 
 def test_an_unanswered_request_is_withdrawn_and_made_again_under_a_new_id_a_bounded_number_of_times(tmp_path: Path) -> None:
     ids: set[str] = set()
+    ledger = Ledger(None)
 
     async def watched() -> None:
-        task = asyncio.create_task(model(tmp_path, timeout_s=0.2, max_retries=2).complete(PROMPT))
+        task = asyncio.create_task(model(tmp_path, ledger=ledger, timeout_s=0.2, max_retries=2).complete(PROMPT))
         while not task.done():
             ids.update(path.stem for path in requests(tmp_path))
             await asyncio.sleep(0.005)
@@ -108,6 +109,7 @@ def test_an_unanswered_request_is_withdrawn_and_made_again_under_a_new_id_a_boun
     with pytest.raises(RequestError, match=r"no reply within 0\.2 s \(requests made: 3\)") as caught:
         asyncio.run(watched())
     assert len(ids) == 3
+    assert (ledger.spent_tokens, ledger.reserved_tokens) == (0, 0), "nobody bills an unanswered file"
     assert requests(tmp_path) == []
     assert caught.value.exchange.stop_reason == "error"
 

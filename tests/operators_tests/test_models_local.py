@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.util
 import json
 import os
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evo.records import Exchange
@@ -22,6 +24,7 @@ from operators.models.base import Prompt, RequestError
 from operators.models.building import build_model
 from operators.models.ledger import Ledger
 from operators.models.local import LocalModel
+from operators.models.local_engine import Wanted, _sampled
 from tests.evo_tests.running_processes import ROOT, wait_until
 from tests.operators_tests.grammar_broken import RIGHT
 
@@ -167,6 +170,22 @@ time.sleep(600)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
     wait_until(lambda: not Path(f"/proc/{child}").exists(), "end of the process")
+
+
+@pytest.mark.parametrize("spread", [0.01, 3.0])
+def test_tokens_are_drawn_from_the_likeliest_with_the_wanted_mass(spread: float) -> None:
+    """Also where these are more than are looked at first, and never one that a mask forbids."""
+    logits = np.random.default_rng(1).normal(size=5_000) * spread
+    shares = np.exp(logits / 0.7)
+    order = np.argsort(shares)[::-1]
+    kept = set(order[: int(np.searchsorted(np.cumsum(shares[order]), 0.9 * shares.sum())) + 1].tolist())
+    wanted = Wanted((), 1, 0.7, 0.9, 0, "")
+    drawn = {_sampled(logits, wanted, np.random.default_rng(number)) for number in range(500)}
+    assert drawn <= kept
+    assert len(drawn) > min(len(kept), 400) / 2
+    masked = np.where(np.arange(5_000) == 7, logits, -np.inf)
+    assert _sampled(masked, wanted, np.random.default_rng(0)) == 7
+    assert _sampled(logits, dataclasses.replace(wanted, temperature=0.0), np.random.default_rng(0)) == order[0]
 
 
 def small_model() -> dict[str, bool | int | float | str]:

@@ -17,6 +17,8 @@ MAGIC = b"GGUF"
 
 _PIECE_BYTES = 512
 _TEMPLATE_BYTES = 1 << 18
+_LIKELY = 1_024
+"""Tokens among which the likely ones are mostly found."""
 
 
 class LocalModelError(Exception):
@@ -234,9 +236,12 @@ def _sampled(logits: np.ndarray, wanted: Wanted, draw: np.random.Generator) -> i
     if wanted.temperature <= 0:
         return int(np.argmax(logits))
     shares = np.exp((logits - logits.max()) / wanted.temperature)
-    order = np.argsort(shares)[::-1]
-    sums = np.cumsum(shares[order])
-    kept = order[: int(np.searchsorted(sums, wanted.top_p * sums[-1])) + 1]
+    wanted_mass = wanted.top_p * shares.sum()
+    likely = np.argpartition(shares, -_LIKELY)[-_LIKELY:] if len(shares) > _LIKELY else np.arange(len(shares))
+    if shares[likely].sum() < wanted_mass:  # a flat distribution; sorting all of it is slow and seldom needed
+        likely = np.arange(len(shares))
+    order = likely[np.argsort(shares[likely])[::-1]]
+    kept = order[: int(np.searchsorted(np.cumsum(shares[order]), wanted_mass)) + 1]
     chances = shares[kept] / shares[kept].sum()
     return int(kept[int(draw.choice(len(kept), p=chances))])
 

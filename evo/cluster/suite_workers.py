@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ from population_store.base import RunHeader
 from population_store.opening import open_store
 
 LOOK_S = 1.0
+MAX_TRIES, MAX_FAILURES = 2, 10
+"""Of a problem whose worker died, and of all workers together."""
 SIDE_BY_SIDE = 3
 """Problems that one GPU works at: while one is traced and compiled, others have the device."""
 
@@ -194,28 +197,34 @@ class SuiteCrew:
         resources: Mapping[str, Any] = {"num_gpus": 1, "num_cpus": 0} if gpu else {"num_cpus": 1}
         count = self.capacity.gpus if gpu else 1
         slots = SIDE_BY_SIDE if gpu else 1
-        cls = ray.remote(SuiteWorker).options(max_concurrency=slots + 1, **resources)
+        cls = ray.remote(SuiteWorker).options(max_concurrency=slots + 1, max_restarts=-1, **resources)
         workers = [cls.remote(self.device, self.config) for _ in range(count)]
         idle = [worker for _ in range(slots) for worker in workers]
-        running: dict[Any, tuple[str, Any]] = {}
+        running: dict[Any, tuple[str, ProblemJob, Any]] = {}
+        again: deque[tuple[str, ProblemJob]] = deque()
+        tried: Counter[str] = Counter()
         failures: list[str] = []
         try:
             while True:
-                while idle and self.interrupted() is None and (job := next(jobs, None)) is not None:
+                while idle and self.interrupted() is None and (job := again.popleft() if again else next(jobs, None)) is not None:
                     worker = idle.pop()
-                    running[worker.work.remote(job[1])] = job[0], worker
+                    running[worker.work.remote(job[1])] = *job, worker
                 if not running:
                     break
                 done, _ = ray.wait(list(running), num_returns=1, timeout=LOOK_S)
                 for reference in done:
-                    name, worker = running.pop(reference)
+                    name, item, worker = running.pop(reference)
                     try:
                         told(name, ray.get(reference))
                         idle.append(worker)
                     except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
-                        last = str(error).strip().splitlines()[-1]
-                        failures.append(last)
-                        told(name, f"not finished: {last}")
+                        failures.append(str(error).strip().splitlines()[-1])
+                        tried[name] += 1
+                        told(name, f"not finished: {failures[-1]}")
+                        if isinstance(error, ray.exceptions.RayActorError) and len(failures) < MAX_FAILURES:
+                            idle.append(worker)  # it is started again
+                            if tried[name] < MAX_TRIES:
+                                again.append((name, item))
             if failures and not idle:
                 raise TritonEvolveError(f"every worker of the suite failed; the last: {failures[-1]}")
         finally:

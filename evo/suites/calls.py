@@ -14,7 +14,7 @@ from evo.tasks.base import Argument, Case, TensorSpec
 MAX_FORMS = 6
 SMALL, TRAINING, HELD_OUT = 3, 3, 4
 """Cases of each kind, at most."""
-MAX_SMALL = 1 << 22
+MAX_SMALL = 1 << 24
 MAX_BYTES = 4 << 30
 """Elements of a small case, and bytes of any; larger ones are left out."""
 
@@ -83,11 +83,12 @@ def composed(groups: Sequence[CallGroup], notes: list[str]) -> Composed:
     Raises:
         TaskError: There are none.
     """
-    usable = [group for group in groups if group.form == "function" and not group.backward]
+    usable = [group for group in groups if group.form == "function"]
     for group in groups:
         if group not in usable:
-            why = "its gradients are asked for" if group.backward else "it is a module with parameters of its own"
-            notes.append(f"calls of {group.label} are left out: {why}")
+            notes.append(f"calls of {group.label} are left out: it is a module with parameters of its own")
+        elif group.backward:
+            notes.append(f"of {group.label} the gradients are not judged, only what it returns")
     if not usable:
         raise TaskError(
             "calls of its scripts", given="; ".join(dict.fromkeys(notes)) or "none", allowed="functions of tensors and numbers"
@@ -107,7 +108,9 @@ def composed(groups: Sequence[CallGroup], notes: list[str]) -> Composed:
 
 
 def _random(item: Argument) -> Argument:
-    """Ones among the numbers of a test stand for any: a kernel that takes them for granted would pass."""
+    """Ones among the numbers of a test stand for any: a kernel that takes them for granted would pass. No gradient is asked for."""
+    if isinstance(item, TensorSpec) and item.requires_grad:
+        item = dataclasses.replace(item, requires_grad=False)
     if isinstance(item, TensorSpec) and item.distribution == "ones" and item.dtype.startswith(("float", "bfloat")):
         return dataclasses.replace(item, distribution="uniform", low=0.5, high=1.5)
     return item

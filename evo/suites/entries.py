@@ -35,6 +35,10 @@ class Text:
     def function(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """A function that makes the call."""
         call = self.call(name, args, kwargs)
+        if name.endswith("]"):  # a launch: its grid is given by numbers, too
+            kernel, _, sizes = name.rpartition("[")
+            grid = "".join(f"{self._argument(int(size))}, " for size in sizes.strip("[]()").split(",") if size.strip())
+            call = f"{kernel}[({grid})]{call.removeprefix(name)}"
         given = "" if name.endswith("]") else "return "  # what a launch gives is nothing that an entry may return
         return f"def {ENTRY}({', '.join(f'a{place}' for place in range(len(self.arguments)))}):\n    {given}{call}\n"
 

@@ -59,7 +59,7 @@ def launched(source: str, calls: Composed, picked: Chosen, bench: Workbench, not
     for call, case in every.items():
         plan = plans.get(case.name)
         if isinstance(plan, Failure):
-            failures.append(" ".join(plan.message.split())[:300])
+            failures.append(_said(plan))
         elif call.form in forms:
             good[call] = calls.case(call, case.name, _returned_bytes(plan) if plan is not None else 0)
     notes += [f"a size is left out: {text}" for text in dict.fromkeys(failures)]
@@ -99,6 +99,14 @@ def _plans(source: str, cases: Sequence[Case], bench: Workbench) -> tuple[dict[s
         else:
             found[case.name] = item.plan
     return found, operators
+
+
+def _said(failure: Failure) -> str:
+    """What a failure says, without lines of the suite's code: a compiler's message ends with what it is about."""
+    lines = [line.strip() for line in failure.message.splitlines() if line.strip()]
+    case, _, rest = lines[0].partition(": ")
+    words = lines[-1] if failure.status is Status.COMPILE_ERROR and len(lines) > 1 else rest
+    return f"{case}: {' '.join(words.split())[:240]}"
 
 
 def _agreed(

@@ -24,7 +24,9 @@ class Recording:
         limits = Limits(cpu_s=int(RECORDING_S), memory_bytes=MEMORY_BYTES)
         self._server = ForkServer("record", limits, preload=("evo.suites.recording_child",))
 
-    def answer(self, source: str, driver: str, *, perf: str = "", name: str = "", launching: bool = True) -> dict[str, Any]:
+    def answer(
+        self, source: str, driver: str, *, perf: str = "", name: str = "", launching: bool = True, by_pytest: bool = False
+    ) -> dict[str, Any]:
         """Runs the kernel part and scripts that call it.
 
         Args:
@@ -33,6 +35,7 @@ class Recording:
             perf: A script of TritonBench's that measures, which imports the kernel part as a module of this `name`.
             name: See `perf`.
             launching: Only calls that launch a kernel are kept.
+            by_pytest: The test part is written for pytest: its tests are run on some of their parameters.
 
         Returns:
             See `evo.suites.recording_child.record`.
@@ -41,6 +44,7 @@ class Recording:
             WorkerDied: The scripts took too long, or ended their process.
         """
         request = {"source": source, "driver": driver, "perf": perf, "name": name, "launching": launching}
+        request["by_pytest"] = by_pytest
         request["target"] = self._target
         return self._server.call("evo.suites.recording_child:record", request, deadline_s=RECORDING_S)
 

@@ -7,6 +7,7 @@ becomes an entry: a function, in source form, of the call's tensors and numbers,
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
 from evo.suites.entries import LOOKED_AT, Made, Text, Unread, specification
+from evo.suites.pytest_stand_in import pretended_pytest, run_tests
 from evo.suites.stand_ins import pretended_modules
 from evo.tracing.facade import fake_cuda
 from evo.tracing.recorder import Recording
@@ -45,7 +47,8 @@ def record(request: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         request: ``source`` (kernel part), ``driver`` (the test part), ``perf`` (a script of TritonBench's that measures) with the ``name``
-            of the module that it imports, ``launching`` (whether only calls that launch kernels are kept), ``target``.
+            of the module that it imports, ``launching`` (whether only calls that launch kernels are kept), ``by_pytest`` (whether
+            the test part is written for pytest), ``target``.
 
     Returns:
         ``module``, ``driver`` and ``perf``: what ended each before its end, empty if nothing did; ``calls``, see `Calls.note`.
@@ -56,7 +59,8 @@ def record(request: dict[str, Any]) -> dict[str, Any]:
     with fake_cuda(Recording(request["target"], triton.__version__, 0), TARGETS[request["target"]]), Claims(calls):
         _quiet(calls)
         try:
-            module = load_module(request["source"], {})
+            with pretended_pytest() if request["by_pytest"] else contextlib.nullcontext():
+                module = load_module(request["source"], {})
         except BaseException as error:  # noqa: BLE001  whatever the file's code raises is noted
             return {**answer, "module": describe(error)["message"]}
         names = {
@@ -80,6 +84,14 @@ def _drive(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None
     path = Path("driver.py").resolve()
     path.write_text(driver)
     names |= {"__name__": "__main__", "__file__": str(path)}
+    if request["by_pytest"]:
+        names["__name__"] = "suite_tests"
+        with pretended_pytest():
+            exec(compile(driver, str(path), "exec"), names)
+            last = run_tests(names, lambda script: setattr(calls, "script", script))
+        if last:
+            raise RuntimeError(last)
+        return
     with pretended_modules(names, request["name"] or "suite_file"):
         exec(compile(driver, str(path), "exec"), names)
     if not calls.noted:

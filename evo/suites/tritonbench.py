@@ -40,12 +40,14 @@ class _TritonBench(Suite):
     Attributes:
         folder, perf: Of the files and of the scripts that measure, relative to the checkout.
         instructions: A JSON list with an instruction per ``file``.
+        by_pytest: Whether tests, and what measures, are written for pytest.
     """
 
     speedup = SUM_OF_TIMES
     folder: ClassVar[str]
     perf: ClassVar[str]
     instructions: ClassVar[str]
+    by_pytest: ClassVar[bool] = False
 
     def problems(self, root: Path) -> tuple[Problem, ...]:
         """See `Suite`."""
@@ -63,7 +65,9 @@ class _TritonBench(Suite):
         text = perf.read_text(encoding="utf-8") if perf.is_file() else ""
         launching = self.against is Against.KERNEL
         try:
-            answer = tools.recording.answer(file.kernels, file.test, perf=text, name=file.name, launching=launching)
+            answer = tools.recording.answer(
+                file.kernels, file.test, perf=text, name=file.name, launching=launching, by_pytest=self.by_pytest
+            )
         except WorkerDied as error:
             raise TaskError(problem.file, given=f"its scripts end their process: {error.reason}") from error
         if answer["module"]:
@@ -75,7 +79,7 @@ class _TritonBench(Suite):
         for script, words in (("driver", "its test"), ("perf", "the script that measures it")):
             if answer[script]:
                 notes.append(f"{words} ended early: {_first_line(answer[script])}")
-        if not text:
+        if not text and not self.by_pytest:
             notes.append("no script measures it: scored are the largest sizes of its test")
         if not groups:
             raise TaskError(

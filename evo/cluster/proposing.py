@@ -84,8 +84,8 @@ class ProposerActor:
         try:
             outcome = await propose(operators, work)
         except SpendLimitError as error:
-            await self._engine.stop.remote(str(error))
-            outcome = NoProposal(str(error), failed=True)
+            await self._engine.cannot_pay.remote(self._name, work.request.number, str(error))
+            return
         self._outcomes.append((work.request.number, outcome))
         if self._teller is None or self._teller.done():
             self._teller = asyncio.create_task(self._deliver())

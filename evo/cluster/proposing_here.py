@@ -122,8 +122,7 @@ def _record(engine: Engine, number: int, task: asyncio.Task[Proposal | NoProposa
     try:
         engine.tell_proposal(number, task.result())
     except SpendLimitError as error:
-        engine.stop(str(error))
-        engine.tell_proposal(number, NoProposal(str(error), failed=True))
+        engine.cannot_pay(number, str(error))
         return str(error)
     return ""
 

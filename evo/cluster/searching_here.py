@@ -66,7 +66,7 @@ class _Search:
             operators=operator_infos(config),
             store=store,
             clock=time.monotonic,
-            models=[section.key for section in config.models],
+            models=list(config.model_labels),
         )
         limiters = {endpoint: LocalLimiter(bucket) for endpoint, bucket in buckets_of(config).items()}
         account = StoredAccount(config, self._engine)
@@ -130,5 +130,4 @@ class _Search:
             try:
                 self._engine.tell_proposal(number, work.result())
             except SpendLimitError as error:
-                self._engine.stop(str(error))
-                self._engine.tell_proposal(number, NoProposal(str(error), failed=True))
+                self._engine.cannot_pay(number, str(error))

@@ -25,6 +25,7 @@ class Meter:
             the first.
         committed_dollars, committed_tokens: What models have cost or may yet cost, by whoever reserves it; what recorded exchanges do
             not account for is held.
+        refused: Why no money is left for a request, once that is known; empty before. A later session finds out anew.
     """
 
     KEPT: ClassVar = ("evaluations", "proposals", "gpu_s", "dearest_gpu_s", "dollars", "tokens")
@@ -39,6 +40,7 @@ class Meter:
         self.tokens = 0
         self.committed_dollars = 0.0
         self.committed_tokens = 0
+        self.refused = ""
         self._clock = clock
         self._begun: float | None = None
         self._earlier_wall_s = 0.0
@@ -102,7 +104,7 @@ class Meter:
             return f"the budget of {budget.dollars:g} dollars is used"
         if budget.tokens is not None and spent.tokens >= budget.tokens:
             return f"the budget of {budget.tokens} tokens is used"
-        return self.time_is_up
+        return self.refused or self.time_is_up
 
     @property
     def time_is_up(self) -> str | None:

@@ -278,6 +278,16 @@ class Engine:
         self._ledger.commit(entries)
         return True
 
+    def cannot_pay(self, number: int, reason: str) -> None:
+        """There is no money for a proposal, nor for any other: it is left for a later session, and counts against nothing.
+
+        Nothing more is proposed; what was proposed is evaluated, and elites are verified.
+        """
+        self._ledger.meter.refused = self._ledger.meter.refused or reason
+        if number in self._book.loans:
+            self._book.close(number)
+            self._waiting.back(number)
+
     def spend_up_to(self, dollars: float, tokens: int) -> None:
         """Notes what models have cost or may yet cost in all; a rise is recorded before this returns.
 

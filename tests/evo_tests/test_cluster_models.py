@@ -19,9 +19,9 @@ from evo.records import NoProposal, Request
 from evo.search.progress import Progress
 from evo.search.settings import Budget
 from operators.models.prices import read_prices
-from population_store.base import OutcomeEntry, PopulationStore
+from population_store.base import OutcomeEntry, PopulationStore, Purpose
 from population_store.opening import open_store
-from tests.evo_tests.journal_check import check_journal
+from tests.evo_tests.journal_check import check_journal, read_journal
 from tests.evo_tests.running_processes import descendants, started, titled, wait_until
 from tests.evo_tests.test_cluster_run import drive, spec_of
 from tests.operators_tests.loopback import Answer, Failure, Loopback, Message, reply
@@ -132,7 +132,11 @@ def test_two_proposers_never_overrun_the_dollars_and_what_a_killed_one_held_coun
     assert killed
     with open_store(str(store)) as opened:
         assert check_journal(opened) == []
+        journal = read_journal(opened)
         spent = opened.spent
+    judged = {entry.evaluation.variant_id for entry in journal.searched}
+    assert set(journal.variants) == judged, "what was paid for is judged"
+    assert any(purpose is Purpose.VERIFY for _, purpose in journal.evaluations)
     assert 0 < spent.dollars <= cost <= 0.6
     assert spent.held_dollars > 0, "nobody knows what became of the killed one's requests"
     assert spent.dollars + spent.held_dollars <= 0.6

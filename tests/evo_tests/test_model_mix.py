@@ -17,7 +17,7 @@ from evo.search.model_mix import ModelBandit, ModelMix, Refusal
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo
 from evo.search.toy import infos, toy_setup
-from population_store.base import OutcomeEntry, PopulationStore
+from population_store.base import EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 from population_store.opening import open_store
 from tests.evo_tests.test_search_engine import Clock, history, new_store
 from tests.evo_tests.test_search_engine import propose as toy_propose
@@ -116,10 +116,10 @@ def asking(info: OperatorInfo) -> OperatorInfo:
     return dataclasses.replace(info, needs_model=info.name != "toy_knob")
 
 
-def engine_on(store: PopulationStore, evaluations: int = 40, *, needing: bool = False) -> Engine:
+def engine_on(store: PopulationStore, evaluations: int = 40, *, needing: bool = False, verify_elites: int = 0) -> Engine:
     return Engine(
         seed=7,
-        settings=SETTINGS,
+        settings=dataclasses.replace(SETTINGS, verify_elites=verify_elites),
         budget=Budget(evaluations=evaluations, dollars=100.0),
         tasks=(toy_setup(),),
         operators=tuple(asking(info) for info in infos() if info.name != "toy_knob" or not needing),
@@ -204,7 +204,7 @@ def test_an_outage_counts_against_no_operator_question_or_lineage(tmp_path: Path
         after = engine.progress()
         assert down > 3 * SETTINGS.max_repairs
         assert {model.split()[0] for model in after.failing} == set(MODELS)
-        assert all(item.uses == 0 for item in after.operators if item.name != "toy_knob")
+        assert all(item.uses == 0 for item in after.operators if item.operator != "toy_knob")
         assert [item.restarts for item in after.tasks[0].islands] == [item.restarts for item in before.tasks[0].islands]
         asked = [work.request.model for work in engine.ask_proposals(8)]
         assert set(asked) & set(MODELS), "the endpoint is back, and so is the search"
@@ -223,6 +223,31 @@ def test_a_run_whose_models_all_stay_away_ends_and_says_why(tmp_path: Path) -> N
                 engine.tell_proposal(work.request.number, unreached(work.request.model))
         assert engine.finished == "no model answers any more (cheap: no connection; dear: no connection)"
         assert asked <= 2 * SETTINGS.operator_failure_limit
+
+
+def test_where_the_money_ends_what_is_there_is_judged_and_what_was_not_asked_waits_for_more(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    with new_store(path) as store:
+        engine = engine_on(store, verify_elites=2, needing=True)
+        run(engine, 12)
+        paid = engine.ask_proposals(3)
+        unpaid = [work.request.number for work in engine.ask_proposals(30)]
+        assert unpaid
+        for number in unpaid:
+            engine.cannot_pay(number, "of the budget nothing is left")
+        for work in paid:  # in flight while the money ended
+            engine.tell_proposal(work.request.number, answered(work))
+        before = {item.operator: item.uses for item in engine.progress().operators}
+        assert engine.ask_proposals(30) == ()
+        run(engine)
+        assert engine.finished == "of the budget nothing is left"
+        assert engine.progress().tasks[0].pending_evaluations == 0, "what was paid for is judged"
+        assert any(entry.purpose is Purpose.VERIFY for entry in history(store) if isinstance(entry, EvaluationEntry))
+        after = {item.operator: item.uses for item in engine.progress().operators}
+        assert sum(after.values()) - sum(before.values()) <= len(paid), "nobody is blamed for what was not asked"
+    with open_store(str(path), write=True) as store:
+        again = engine_on(store, verify_elites=2, needing=True)
+        assert [work.request.number for work in again.ask_proposals(len(unpaid))] == unpaid
 
 
 def test_replies_with_more_tokens_than_there_can_be_are_told(tmp_path: Path) -> None:

@@ -134,10 +134,10 @@ class FilesModel(Model):
                 reply, failure = await self._ask(request_id, prompt, ids)
                 if reply is not None:
                     break
+                attempts.finish((0.0, 0))  # nobody bills an unanswered file
         except OSError as error:
             failure = f"the folder {self._requests.parent} cannot be used: {error.strerror}"
         finally:
-            # Nobody bills an unanswered file.
             usage = bound.believed(reply.usage) if reply else Usage()
             attempts.finish((0.0, usage.tokens))
         exchange = Exchange(

@@ -42,7 +42,9 @@ from evo.tracing.workbench import Workbench
 from population_store.opening import open_store
 
 RUNS = Path("runs") / "bench"
-EVALUATION = EvaluationSettings(tune_trials=6, deep_tune_trials=24, start_tune_trials=24)
+EVALUATION = EvaluationSettings(
+    tune_trials=6, deep_tune_trials=24, start_tune_trials=24, trace_deadline_s=120.0, compile_deadline_s=120.0
+)
 SEARCH = SearchSettings(islands=1, verify_elites=2)
 """A small budget per problem: one population, of which the two best are verified."""
 FOR_SEARCHES = 2 / 3

@@ -1,0 +1,147 @@
+"""Files of public suites' layouts become tasks: cases from what their scripts call, references, starting kernels; or a reason why not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from evo.errors import TaskError
+from evo.suites.base import CHECKOUT, Suite, Tools
+from evo.suites.jobs import RunFolder, selected
+from evo.suites.preparing import Ready, prepare
+from evo.suites.recording import Recording
+from evo.suites.registry import find_suite, suite_names
+from evo.tasks.base import Task, TensorSpec
+from evo.tasks.inputs import make_inputs
+from evo.tasks.loading import load_task
+from evo.tracing.workbench import Workbench
+
+sys.path.insert(0, str(Path(__file__).parent))
+import tiny_suites
+
+
+@pytest.fixture(scope="module")
+def tools() -> Iterator[Tools]:
+    made = Tools(Recording("cuda:90"), Workbench("cuda:90", workers=1))
+    yield made
+    made.recording.close()
+    made.bench.close()
+
+
+def prepared(suite: Suite, root: Path, store: Path, title: str, tools: Tools) -> tuple[Ready, Task | None]:
+    folder = RunFolder(store, suite, root)
+    (problem,) = selected(suite.problems(root), title)
+    ready = prepare(suite, root, problem, folder.of(problem), tools, "cuda:90")
+    file = folder.of(problem) / "task.py"
+    return ready, load_task(str(file), check=False) if ready.stage in ("ready", "started") else None
+
+
+def test_a_kernel_of_tritonbench_is_its_own_reference_at_the_sizes_of_its_scripts(tmp_path: Path, tools: Tools) -> None:
+    root = tiny_suites.tritonbench(tmp_path / "checkout")
+    ready, task = prepared(find_suite("tritonbench-g"), root, tmp_path / "run", "scale", tools)
+    assert (ready.stage, ready.gpu_only, ready.starts) == ("ready", "", 1)
+    assert task is not None
+    assert task.description.startswith("Scale by a factor.")
+    scored = [item for case in task.training_cases for item in case.arguments if isinstance(item, TensorSpec)]
+    assert {item.shape for item in scored} <= {(2**power,) for power in range(12, 26, 3)}
+    assert max(item.numel for item in scored) == 2**24
+    ones = next(
+        item for case in task.small_cases for item in case.arguments if isinstance(item, TensorSpec) and item.shape == (70,)
+    )
+    assert ones.distribution == "uniform", "a test's ones stand for any numbers"
+    assert task.oracle == "reference"
+    # One entry serves all forms of calls; what is no tensor is left out; the updated argument is an output.
+    for case in task.small_cases:
+        arguments = make_inputs(task, case, 0, "cpu").arguments
+        x = next(item for item in arguments if isinstance(item, torch.Tensor))
+        before = x.clone()
+        returned = task.reference(*arguments)
+        if returned is None:
+            assert torch.equal(arguments[task.mutates[0]], 3.0 * before)
+        else:
+            assert returned[1] is None
+            factor = next((item for item in arguments[2:] if isinstance(item, float)), 2.0)
+            assert torch.equal(returned[0], before * factor)
+    # A checkout that changed is another suite.
+    (root / "data/TritonBench_G_v1/scale.py").write_text(tiny_suites.SCALE)
+    assert (tmp_path / "run" / CHECKOUT).resolve() == root.resolve()
+    with pytest.raises(TaskError, match="another file than the task was made of"):
+        load_task(str(tmp_path / "run/problems/tritonbench_g_scale/task.py"), check=False)
+
+
+def test_another_layout_is_refused_by_name_and_kept_from_being_looked_at_again(tmp_path: Path, tools: Tools) -> None:
+    root = tiny_suites.tritonbench(tmp_path / "checkout")
+    suite = find_suite("tritonbench-g")
+    ready, _ = prepared(suite, root, tmp_path / "run", "other", tools)
+    assert ready.stage == "read"
+    assert "0 lines of 146 #" in ready.reason
+    assert str(tmp_path) not in ready.reason
+    (root / "data/TritonBench_G_v1/other.py").write_text("what is kept is not read again")
+    assert prepared(suite, root, tmp_path / "run", "other", tools)[0] == ready
+    with pytest.raises(TaskError, match="no such problem"):
+        selected(suite.problems(root), "scal")
+    with pytest.raises(TaskError, match="TritonBench_G_v1"):
+        suite.problems(tmp_path)
+
+
+def test_forms_that_update_an_argument_are_left_out_of_a_function_of_pytorch(
+    tmp_path: Path, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evo.suites.preparing.compiler_seeds", lambda task, target: ())
+    root = tiny_suites.tritonbench(tmp_path / "checkout")
+    ready, task = prepared(find_suite("tritonbench-t"), root, tmp_path / "run", "squared_relu", tools)
+    assert (ready.stage, ready.oracle) == ("started", "pytorch64")
+    assert any("they update an argument" in note for note in ready.notes)
+    assert task is not None
+    (x,) = (item for item in make_inputs(task, task.small_cases[0], 0, "cpu").arguments if isinstance(item, torch.Tensor))
+    arguments = make_inputs(task, task.small_cases[0], 0, "cpu").arguments
+    assert torch.equal(task.reference(*arguments), torch.relu(x) ** 2)
+    assert task.mutates == ()
+
+
+@pytest.mark.slow
+def test_tests_for_pytest_are_run_on_their_parameters_and_traced_for_amd(tmp_path: Path) -> None:
+    suite = find_suite("rocm")
+    root = tiny_suites.rocm(tmp_path / "checkout")
+    tools = Tools(Recording("hip:gfx942"), Workbench("hip:gfx942", workers=1))
+    try:
+        folder = RunFolder(tmp_path / "run", suite, root)
+        (problem,) = suite.problems(root)
+        ready = prepare(suite, root, problem, folder.of(problem), tools, "hip:gfx942")
+        assert (ready.stage, ready.gpu_only) == ("ready", "")
+        task = load_task(str(folder.of(problem) / "task.py"), check=False)
+        sizes = [item.shape for case in task.training_cases for item in case.arguments if isinstance(item, TensorSpec)]
+        assert set(sizes) == {(1 << 14,)}, "scored is what the suite measures"
+        assert task.mutates == (1,)
+    finally:
+        tools.recording.close()
+        tools.bench.close()
+
+
+def test_a_model_with_running_statistics_buffers_and_constants_of_a_tuple(
+    tmp_path: Path, tools: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evo.suites.preparing.compiler_seeds", lambda task, target: ())
+    root = tiny_suites.kernelbench(tmp_path / "checkout")
+    ready, task = prepared(find_suite("kernelbench-2"), root, tmp_path / "run", "7", tools)
+    assert (ready.stage, ready.gpu_only) == ("started", "")
+    assert task is not None
+    (case,) = task.training_cases
+    x = case.arguments[0]
+    assert isinstance(x, TensorSpec)
+    assert x.shape == (4096, 512)
+    small = make_inputs(task, task.small_cases[0], 0, "cpu").arguments
+    normal = torch.nn.functional.batch_norm(small[0], None, None, *small[1:], training=True)
+    expected = torch.relu(normal) + torch.arange(small[0].shape[1])
+    assert torch.equal(task.reference(*small), expected)
+    # As its user calls it: with the parameters as its own, on inputs alone.
+    assert torch.equal(task.reference.bound(small)(small[0]), expected)  # type: ignore[attr-defined]
+
+
+def test_every_packaged_suite_can_be_made() -> None:
+    for name in suite_names():
+        assert find_suite(name).name == name

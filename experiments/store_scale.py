@@ -32,6 +32,7 @@ from evo.records import (
     Configuration,
     Evaluation,
     LatencyKind,
+    NoProposal,
     Proposal,
     Request,
     Stage,
@@ -39,7 +40,6 @@ from evo.records import (
     TrustLevel,
     Variant,
 )
-from evo.reporting.status import StatusReader
 from evo.search.engine import Engine
 from evo.search.ledger import Ledger
 from evo.search.settings import Budget, SearchSettings
@@ -179,8 +179,10 @@ def measure(path: Path) -> dict[str, Any]:
         found["variants"] = engine.spent.evaluations
         (state,) = engine._ledger.states.values()
         found["held"] = len(state.archive)
+        waiting = engine.ask_proposals(SETTINGS.pending_limit)  # of an earlier measurement
+        engine.tell_proposals([(work.request.number, NoProposal("measured again")) for work in waiting])
         found["decide"] = _times(lambda place: engine._schedule.decide())
-        found["decide_and_commit"] = _times(lambda place: engine.ask_proposals(1))
+        found["decide_and_commit"] = _times(lambda place: engine.ask_proposals(1), SETTINGS.pending_limit // 2)
         rng = np.random.default_rng(SEED)
         known = [_nth(store, int(place)) for place in rng.integers(0, found["variants"], LOOKS)]
         found["is_known"] = _times(lambda place: state.past.knows(known[place]))
@@ -200,14 +202,14 @@ def _nth(store: PopulationStore, place: int) -> str:
     raise ValueError(place)
 
 
-def _times(act: Callable[[int], Any]) -> dict[str, float]:
-    """Milliseconds of something, in the median and at worst, of `LOOKS` times; CPU of this process on average."""
+def _times(act: Callable[[int], Any], times: int = LOOKS) -> dict[str, float]:
+    """Milliseconds of something, in the median and at worst, of so many times; CPU of this process on average."""
     took, used = [], time.process_time()
-    for place in range(LOOKS):
+    for place in range(times):
         begun = time.perf_counter()
         act(place)
         took.append(1e3 * (time.perf_counter() - begun))
-    cpu = 1e3 * (time.process_time() - used) / LOOKS
+    cpu = 1e3 * (time.process_time() - used) / times
     return {"median_ms": statistics.median(took), "worst_ms": max(took), "cpu_ms": cpu}
 
 
@@ -217,7 +219,6 @@ def _status(store: PopulationStore) -> dict[str, float]:
         "counts": store.counts,
         "best five": lambda: store.ranking("toy", 5),
         "spent": lambda: store.spent,
-        "all of `status`": lambda: StatusReader(store).look(),
     }
     found = {}
     for name, ask in asked.items():
@@ -238,7 +239,8 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         described(results["session"]),
         "",
-        f"A SQLite store with {found['variants']:,} variants, made by `build`. Times in the median (at worst; CPU on average) of {LOOKS}. "
+        f"A SQLite store with {found['variants']:,} variants, made by `build`. Times in the median (at worst; CPU on average) of {LOOKS}, "
+        f"of commits {SETTINGS.pending_limit // 2}. "
         f"{results['remark']}",
         "",
         "| what | figure |",

@@ -195,35 +195,63 @@ class Asker:
         prompt = self._files.prompt(context, rng, self._model.max_tokens, edits=asks_edits, grammar=grammar, **values)
         prompt = dataclasses.replace(prompt, request=_named(context, 1))
         try:
-            exchanges: tuple[Exchange, ...] = (await self._model.complete(prompt),)
+            exchange = await self._model.complete(prompt)
         except SpendLimitError:
             raise
         except ModelError as error:
             return _failure(error)
-        outcome = read_reply(exchanges[-1], parents, context, base, objection)
-        usable = outcome.proposal if isinstance(outcome, Unusable) else None
-        while isinstance(outcome, Unusable) and outcome.mendable and len(exchanges) <= self._model.corrections:
-            correction = self._files.correct(
-                outcome.problem, exchanges[-1], context.entry, self._model.max_tokens, edits=asks_edits, grammar=grammar
-            )
-            correction = dataclasses.replace(correction, request=_named(context, len(exchanges) + 1))
+        question = _Question(parents, context, base, objection, asks_edits, grammar)
+        outcome = question.read((exchange,))
+        return await self._mended(question, outcome, (exchange,)) if isinstance(outcome, Unusable) else outcome
+
+    async def _mended(self, question: _Question, outcome: Unusable, exchanges: tuple[Exchange, ...]) -> Proposal | NoProposal:
+        """Further turns about a reply that cannot be used, as many as the tier has; all are kept with what comes of them."""
+        usable, last, failed = outcome.proposal, outcome, ""
+        while last.mendable and len(exchanges) <= self._model.corrections:
             try:
-                next_exchange = await self._model.complete(correction)
+                exchange = await self._model.complete(self._correction(question, last, exchanges))
             except ModelError as error:
                 # Without money too: the first reply is paid for and must be recorded; the next request will find the purse empty.
                 failure = _failure(error)
-                exchanges = (*exchanges, *failure.exchanges)
-                outcome = Unusable(f"{outcome.problem}; its correction failed: {failure.reason}", mendable=False)
+                exchanges, failed = (*exchanges, *failure.exchanges), f"; its correction failed: {failure.reason}"
                 break
-            outcome = read_reply(next_exchange, parents, context, base, objection, earlier=exchanges)
-            exchanges = (*exchanges, next_exchange)
-            usable = (outcome.proposal if isinstance(outcome, Unusable) else None) or usable
-        if not isinstance(outcome, Unusable):
-            return outcome
+            exchanges = (*exchanges, exchange)
+            read = question.read(exchanges)
+            if isinstance(read, Proposal) or (isinstance(read, NoProposal) and usable is None):
+                return read
+            if isinstance(read, NoProposal):
+                break
+            usable, last = read.proposal or usable, read
         if usable is not None:
             return dataclasses.replace(usable, exchanges=exchanges)
-        tried = len(exchanges) > 1 and "its correction failed" not in outcome.problem
-        return NoProposal(f"{'also after a correction: ' * tried}{outcome.problem}", failed=True, exchanges=exchanges)
+        before = "also after a correction: " if len(exchanges) > 1 and not failed else ""
+        return NoProposal(f"{before}{last.problem}{failed}", failed=True, exchanges=exchanges)
+
+    def _correction(self, question: _Question, last: Unusable, exchanges: tuple[Exchange, ...]) -> Prompt:
+        prompt = self._files.correct(
+            last.problem,
+            exchanges[-1],
+            question.context.entry,
+            self._model.max_tokens,
+            edits=question.edits,
+            grammar=question.grammar,
+        )
+        return dataclasses.replace(prompt, request=_named(question.context, len(exchanges) + 1))
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What every reply to one question is read by."""
+
+    parents: tuple[Parent, ...]
+    context: Context
+    base: str | None
+    objection: Objection | None
+    edits: bool
+    grammar: Grammar | None
+
+    def read(self, exchanges: tuple[Exchange, ...]) -> Proposal | NoProposal | Unusable:
+        return read_reply(exchanges[-1], self.parents, self.context, self.base, self.objection, earlier=exchanges[:-1])
 
 
 def reply_grammar(form: Form, parents: tuple[Parent, ...], entry: str) -> Grammar | None:

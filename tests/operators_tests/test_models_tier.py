@@ -124,7 +124,8 @@ def test_what_the_compiler_of_kernels_will_refuse_is_corrected_at_the_byte_where
 
 def test_a_module_that_the_grammar_alone_refuses_is_not_lost() -> None:
     source, _ = broken("break")
-    for second in (answer(source), "I cannot do better.", answer(OTHER).replace("```python", "```text")):
+    unchanged = answer(RIGHT)
+    for second in (answer(source), "I cannot do better.", answer(OTHER).replace("```python", "```text"), unchanged):
         outcome = propose(replayed(answer(source), second)[0])
         assert isinstance(outcome, Proposal), second
         assert outcome.source.strip() == source.strip()

@@ -52,6 +52,7 @@ ExportOption = Annotated[Path | None, typer.Option("--export", help="Folder for 
 NoExportOption = Annotated[bool, typer.Option("--no-export", help="Export nothing at the end.")]
 EvaluationsOption = Annotated[int | None, typer.Option(min=1, help="Instead of budget.evaluations.")]
 WallOption = Annotated[float | None, typer.Option(min=0.0, help="Instead of budget.wall_s, seconds.")]
+DollarsOption = Annotated[float | None, typer.Option(min=0.0, help="Instead of budget.dollars.")]
 TaskOption = Annotated[str | None, typer.Option(help="Only this task.")]
 
 
@@ -87,11 +88,12 @@ def run(
     ] = False,
     library: LibraryOption = None,
     go_on: Annotated[bool, typer.Option("--continue", help="Go on with the search where its store exists.")] = False,
+    dollars: DollarsOption = None,
 ) -> None:
     """Starts a search and exports the Pareto front at its end."""
     from evo.commands.search import Overrides, run_command
 
-    overrides = Overrides(address, export, no_export, evaluations, wall_s, accept_weak_task, tuple(library or ()))
+    overrides = Overrides(address, export, no_export, evaluations, wall_s, accept_weak_task, tuple(library or ()), dollars)
     if go_on:
         from evo.commands.continuing import continue_command
 
@@ -127,11 +129,12 @@ def resume(
     evaluations: EvaluationsOption = None,
     wall_s: WallOption = None,
     library: LibraryOption = None,
+    dollars: DollarsOption = None,
 ) -> None:
     """Goes on with a search that was stopped or killed; a larger budget prolongs one that ended."""
     from evo.commands.search import Overrides, resume_command
 
-    overrides = Overrides(address, export, no_export, evaluations, wall_s, library=tuple(library or ()))
+    overrides = Overrides(address, export, no_export, evaluations, wall_s, library=tuple(library or ()), dollars=dollars)
     raise typer.Exit(resume_command(store, overrides))
 
 
@@ -194,12 +197,13 @@ def propose(
     config: Annotated[Path | None, typer.Option(help="Begin a run with this YAML file.")] = None,
     evaluations: EvaluationsOption = None,
     wall_s: WallOption = None,
+    dollars: DollarsOption = None,
 ) -> None:
     """Makes proposals and evaluates none: for a machine with a model and without the GPU."""
     from evo.commands.airgap import propose_command
     from evo.commands.search import Overrides
 
-    limits = Overrides(evaluations=evaluations, wall_s=wall_s)
+    limits = Overrides(evaluations=evaluations, wall_s=wall_s, dollars=dollars)
     raise typer.Exit(propose_command(store, n, out, incoming, config, limits))
 
 
@@ -211,12 +215,13 @@ def evaluate(
     address: AddressOption = None,
     evaluations: EvaluationsOption = None,
     wall_s: WallOption = None,
+    dollars: DollarsOption = None,
 ) -> None:
     """Evaluates what `propose` proposed: for a machine with the GPU and without network or key."""
     from evo.commands.airgap import evaluate_command
     from evo.commands.search import Overrides
 
-    limits = Overrides(address, evaluations=evaluations, wall_s=wall_s)
+    limits = Overrides(address, evaluations=evaluations, wall_s=wall_s, dollars=dollars)
     raise typer.Exit(evaluate_command(store, incoming, out, limits))
 
 

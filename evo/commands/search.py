@@ -33,6 +33,10 @@ from population_store.opening import open_store
 
 RUNS = Path("runs")
 
+_MORE = {"wall seconds": "resume STORE --wall-s S", "dollars": "resume STORE --dollars D", "GPU seconds": "run FILE --continue"}
+_MORE |= {"budget.tokens": _MORE["GPU seconds"], "tokens is used": _MORE["GPU seconds"]}
+"""What was used up, as reasons say it → the command that goes on with more of it; the first that fits."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Overrides:
@@ -42,7 +46,7 @@ class Overrides:
         address: Of a Ray cluster.
         export: Folder of the exported front; None means beside the store.
         no_export: Exports nothing at the end.
-        evaluations, wall_s: Limits of the budget.
+        evaluations, wall_s, dollars: Limits of the budget.
         accept_weak_tasks: Searches tasks that a known cheat passes.
         library: Further places of good kernels, for this session.
     """
@@ -54,6 +58,7 @@ class Overrides:
     wall_s: float | None = None
     accept_weak_tasks: bool = False
     library: tuple[str, ...] = ()
+    dollars: float | None = None
 
     def apply(self, config: RunConfig) -> RunConfig:
         """The configuration with the changes.
@@ -61,7 +66,7 @@ class Overrides:
         Raises:
             ConfigError: A place of the library is missing.
         """
-        given: dict[str, Any] = {"evaluations": self.evaluations, "wall_s": self.wall_s}
+        given: dict[str, Any] = {"evaluations": self.evaluations, "wall_s": self.wall_s, "dollars": self.dollars}
         budget = dataclasses.replace(config.budget, **{key: value for key, value in given.items() if value is not None})
         cluster = config.cluster.model_copy(update={"address": self.address or config.cluster.address})
         accepted = self.accept_weak_tasks or config.accept_weak_tasks
@@ -211,9 +216,14 @@ def _report(console: Console, store: str, out: Path | None, reason: str) -> int:
         exported = _export(opened, out) if out is not None and measured else True
     typer.echo(f"store:        {store}")
     typer.echo(f"look further: triton-evolve status {shlex.quote(store)}")
-    more = "--wall-s S" if "wall seconds" in reason else "--evaluations N"
-    typer.echo(f"go on:        triton-evolve resume {shlex.quote(store)} {more}   (more than so far)")
+    typer.echo(f"go on:        {going_on(store, reason)}   (more than so far)")
     return 0 if exported else 1
+
+
+def going_on(store: str, reason: str) -> str:
+    """The command that gives a run more of what it ended for."""
+    command = next((command for used, command in _MORE.items() if used in reason), "resume STORE --evaluations N")
+    return f"triton-evolve {command.replace('STORE', shlex.quote(store))}"
 
 
 def _nothing(evaluated: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from evo.commands.search import Overrides, going_on
 from evo.config import RunConfig, read_config
+from evo.errors import SpendLimitError
 from evo.records import Proposal
+from operators.models.ledger import Ledger
 from population_store.opening import open_store
 from tests.evo_tests.journal_check import check_journal, read_journal
 from tests.evo_tests.running_processes import ROOT, started, wait_until
@@ -52,6 +56,31 @@ def test_what_is_commented_out_in_the_example_is_valid_too(tmp_path: Path) -> No
 
     check_models(everything)
     operator_names(everything)
+
+
+def ended(dollars: float | None, tokens: int | None) -> str:
+    """What is said where nothing is left for a request."""
+    with pytest.raises(SpendLimitError) as caught:
+        asyncio.run(Ledger(dollars, tokens).reserve(2.0, 2_000))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
+        (ended(1.0, None), "resume 'my runs/x' --dollars D"),
+        (ended(None, 1_000), "run FILE --continue"),
+        ("the budget of 5 dollars is used", "resume 'my runs/x' --dollars D"),
+        ("the budget of 100 tokens is used", "run FILE --continue"),
+        ("the budget of 100 GPU seconds is used", "run FILE --continue"),
+        ("the budget of 100 wall seconds is used", "resume 'my runs/x' --wall-s S"),
+        ("the budget of 25 evaluations is used", "resume 'my runs/x' --evaluations N"),
+    ],
+)
+def test_the_end_of_a_budget_says_how_to_give_more_of_it(reason: str, command: str) -> None:
+    assert going_on("my runs/x", reason) == f"triton-evolve {command}"
+    if "dollars" in reason:
+        assert Overrides(dollars=7.5).apply(read_config(EXAMPLE)).budget.dollars == 7.5
 
 
 @pytest.mark.slow

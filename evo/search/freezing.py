@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -24,7 +24,7 @@ def thaw(owner: Any, text: str, classes: Iterable[type]) -> None:
     """Gives an object, made like the one that was frozen, its state.
 
     Args:
-        owner: Changed in place.
+        owner: Changed in place, or not at all.
         text: What `freeze` gave.
         classes: Dataclasses and enumerations that may occur.
 
@@ -32,9 +32,11 @@ def thaw(owner: Any, text: str, classes: Iterable[type]) -> None:
         ValueError: The text is not of such an object.
     """
     try:
-        _restore(owner, json.loads(text), {cls.__name__: cls for cls in classes})
+        found = list(_restored(owner, json.loads(text), {cls.__name__: cls for cls in classes}))
     except (TypeError, KeyError, IndexError, AttributeError) as error:
         raise ValueError(f"not the state of a {type(owner).__name__}: {type(error).__name__}: {error}") from error
+    for changed, name, value in found:
+        setattr(changed, name, value)
 
 
 def layout(owner: Any, classes: Iterable[type]) -> str:
@@ -79,17 +81,18 @@ def _frozen(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be part of a search's state")
 
 
-def _restore(owner: Any, state: Mapping[str, Any], classes: Mapping[str, type]) -> None:
+def _restored(owner: Any, state: Mapping[str, Any], classes: Mapping[str, type]) -> Iterator[tuple[Any, str, Any]]:
+    """Objects, names of their attributes, and the values to give those."""
     for name in owner.KEPT:
         frozen, current = state[name], getattr(owner, name)
         owned = isinstance(current, tuple | list) and bool(current) and hasattr(current[0], KEPT)
         if owned:
             for item, (_, inner) in zip(current, frozen[1], strict=True):
-                _restore(item, inner, classes)
+                yield from _restored(item, inner, classes)
         elif hasattr(current, KEPT):
-            _restore(current, frozen[1], classes)
+            yield from _restored(current, frozen[1], classes)
         else:
-            setattr(owner, name, _thawed(frozen, classes))
+            yield owner, name, _thawed(frozen, classes)
 
 
 def _thawed(frozen: Any, classes: Mapping[str, type]) -> Any:

@@ -114,17 +114,18 @@ def test_a_snapshot_and_what_followed_give_the_state_that_the_whole_journal_give
     assert frozen[0] == frozen[1]
 
 
-def test_a_snapshot_of_other_settings_is_not_used(tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_does_not_fit_or_is_damaged_is_not_used(tmp_path: Path, often: None) -> None:
     with open_store(str(tmp_path / "run.sqlite"), header=HEADER) as store:
         engine = engine_on(store, 100)
         for _ in range(20):
             turn(engine, SimulatedEvaluator(3))
         kept = store.kept(snapshots.NAME)
         assert kept is not None
-        store.keep(snapshots.NAME, "of another version", kept.text.replace("toy_drift", "unheard"))
-        again = engine_on(store, 100)
-    assert {item.operator for item in again.progress().operators} <= set(OPERATORS)
-    assert again.progress().tasks == engine.progress().tasks
+        for key, text in (("of another version", kept.text.replace("toy_drift", "unheard")), (kept.key, kept.text[:-900] + "}")):
+            store.keep(snapshots.NAME, key, text)
+            again = engine_on(store, 100)
+            assert {item.operator for item in again.progress().operators} <= set(OPERATORS)
+            assert again.progress().tasks == engine.progress().tasks
 
 
 def test_settings_that_only_decide_leave_a_snapshot_useful(tmp_path: Path) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from evo.errors import TaskError
 from evo.suites.base import CHECKOUT, Suite, Tools
+from evo.suites.calls import chosen, composed
 from evo.suites.jobs import RunFolder, selected
 from evo.suites.preparing import Ready, prepare
 from evo.suites.recording import Recording
 from evo.suites.registry import find_suite, suite_names
+from evo.suites.tritonbench_files import CallGroup
 from evo.tasks.base import Task, TensorSpec
 from evo.tasks.inputs import make_inputs
 from evo.tasks.loading import load_task
@@ -40,6 +44,7 @@ def prepared(suite: Suite, root: Path, store: Path, title: str, tools: Tools) ->
     return ready, load_task(str(file), check=False) if ready.stage in ("ready", "started") else None
 
 
+@pytest.mark.slow
 def test_a_kernel_of_tritonbench_is_its_own_reference_at_the_sizes_of_its_scripts(tmp_path: Path, tools: Tools) -> None:
     root = tiny_suites.tritonbench(tmp_path / "checkout")
     ready, task = prepared(find_suite("tritonbench-g"), root, tmp_path / "run", "scale", tools)
@@ -71,6 +76,46 @@ def test_a_kernel_of_tritonbench_is_its_own_reference_at_the_sizes_of_its_script
     assert (tmp_path / "run" / CHECKOUT).resolve() == root.resolve()
     with pytest.raises(TaskError, match="another file than the task was made of"):
         load_task(str(tmp_path / "run/problems/tritonbench_g_scale/task.py"), check=False)
+
+
+def group(
+    name: str, sizes: Sequence[int], script: str, *, extra: int = 0, backward: bool = False, odd: bool = False
+) -> CallGroup:
+    names = ", ".join(f"a{place}" for place in range(1 + extra))
+    text = f"def suite_entry({names}):\n    return {name}({names})\n"
+    calls = tuple((script, (TensorSpec((size,), "float32", requires_grad=backward), *range(extra))) for size in sizes)
+    return CallGroup(name, text, "function", {}, backward, odd, calls)
+
+
+def test_calls_of_several_forms_become_cases_of_one_entry() -> None:
+    notes: list[str] = []
+    groups = [
+        group("one", [8, 4], "driver", odd=True),
+        group("one", [1 << 20, 1 << 10, 1 << 31], "perf"),
+        group("two", [16], "driver", extra=2),
+    ]
+    calls = composed([groups[0], groups[2], groups[1]], notes)
+    picked = chosen(calls.calls)
+    assert [call.elements for call in picked.training] == [1 << 10, 1 << 20], (
+        "scored is what is measured; eight gigabytes are too many"
+    )
+    assert {call.form for call in picked.small} == {0, 1, 2}
+    assert calls.case(picked.small[0], "it").arguments == (0, TensorSpec((4,), "float32"), None, None)
+    module: dict[str, Any] = {"torch": torch, "one": lambda x: (x, 7), "two": lambda x, first, second: x + second}
+    exec(calls.entry, module)
+    x = torch.ones(2)
+    assert module["suite_entry"](0, x, None, None) == (x, None), "what is no tensor is left out"
+    assert torch.equal(module["suite_entry"](1, x, 0, 1), x + 1)
+
+
+def test_gradients_are_left_out_and_modules_refused() -> None:
+    notes: list[str] = []
+    calls = composed([group("one", [8], "driver", backward=True)], notes)
+    assert not any(isinstance(item, TensorSpec) and item.requires_grad for call in calls.calls for item in call.arguments)
+    assert notes == ["of one the gradients are not judged, only what it returns"]
+    module = dataclasses.replace(group("one", [8], "driver"), form="module")
+    with pytest.raises(TaskError, match="a module with parameters of its own"):
+        composed([module], notes)
 
 
 def test_another_layout_is_refused_by_name_and_kept_from_being_looked_at_again(tmp_path: Path, tools: Tools) -> None:

@@ -102,7 +102,7 @@ def killed(system: System) -> dict[str, Any]:
         folder = Path(name)
         process = system.start(folder, 100_000)
         _until(folder, process, KILL_AFTER)
-        below = {pid: _title(pid) for pid in _below(process.pid)}
+        below = {pid: title for pid in _below(process.pid) if (title := _title(pid))}
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         begun = time.monotonic()

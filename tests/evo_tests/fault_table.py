@@ -35,7 +35,7 @@ def table() -> str:
     for fault in faults():
         times = sorted(measured.get(fault.broken, []))
         figures = f" ({times[0]:g}–{times[-1]:g} s)" if times else ""
-        how = "by `triton-evolve resume`" if fault.resumed else "by itself"
+        how = "by `triton-evolve resume`, or the same submit" if fault.resumed else "by itself"
         lines.append(f"| {fault.broken} | {fault.happens} | {how} | {fault.within_s:g} s{figures} |")
     return "\n".join(lines)
 

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -75,7 +76,7 @@ class Search:
     Args:
         machines: The cluster, started.
         folder: Of the store.
-        evaluator: Function of `tests.evo_tests.faulty_evaluators`, or a registered one.
+        evaluator: Function of `tests.evo_tests.faulty_evaluators`.
         evaluations: Its budget.
         evaluators: How many.
     """
@@ -86,7 +87,7 @@ class Search:
         self._machines = machines
         self.store = folder / "run.sqlite"
         self._config = folder / "run.yaml"
-        name = evaluator if evaluator == "kernels" else f"tests.evo_tests.faulty_evaluators:{evaluator}"
+        name = f"tests.evo_tests.faulty_evaluators:{evaluator}"
         self._config.write_text(CONFIGURATION.format(evaluator=name, evaluations=evaluations, evaluators=evaluators))
         self._before: Journal | None = None
         self._broken_at = 0.0
@@ -144,6 +145,11 @@ class Search:
         assert recovered(), self._machines.said
         _note(fault, took)
         return took
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        for pid in self._machines.head.titled("evo.main")[-1:]:  # the command itself, not what entered the machine for it
+            os.kill(pid, signal.SIGINT)
 
     def finish(self, status: int = 0) -> None:
         """Waits for the end, and checks that nothing was lost or counted twice and that no process is left."""

@@ -54,6 +54,11 @@ def can_unshare() -> bool:
     return made
 
 
+def busy_sign(owner: str) -> Path:
+    """There while an evaluator of the machine that is called so in `OWNED` is at work."""
+    return Path("/tmp", f"{owner}.busy")
+
+
 class Machine:
     """One of a cluster.
 
@@ -63,6 +68,9 @@ class Machine:
         bridge: What its cable leads to; None without namespaces.
         tmpfs: Folders that are small disks of their own there, with their sizes.
         memory_bytes: Of all its processes together; None without a limit.
+
+    Attributes:
+        owner: Names its cable, its namespace and, in the environment, its processes; no other machine has it.
     """
 
     def __init__(
@@ -73,20 +81,20 @@ class Machine:
         self._bridge = bridge
         self._tmpfs = tmpfs
         self._memory_bytes = memory_bytes
-        self._cable = f"te{os.getpid() % 100000}v{next(_NUMBERS)}"
+        self.owner = f"te{os.getpid() % 100000}v{next(_NUMBERS)}"
         self._init: subprocess.Popen[bytes] | None = None
-        self.environment = {MARK: name, OWNED: self._cable}
+        self.environment = {MARK: name, OWNED: self.owner}
 
     def plug_in(self) -> None:
         """Starts the machine, without Ray."""
         if self._bridge is None:
             return
-        _ip("netns", "add", self._cable)
-        _ip("link", "add", self._cable, "type", "veth", "peer", "name", "eth0", "netns", self._cable)
-        _ip("link", "set", self._cable, "master", self._bridge, "up")
-        _ip("-n", self._cable, "address", "add", f"{self.address}/24", "dev", "eth0")
-        _ip("-n", self._cable, "link", "set", "eth0", "up")
-        _ip("-n", self._cable, "link", "set", "lo", "up")
+        _ip("netns", "add", self.owner)
+        _ip("link", "add", self.owner, "type", "veth", "peer", "name", "eth0", "netns", self.owner)
+        _ip("link", "set", self.owner, "master", self._bridge, "up")
+        _ip("-n", self.owner, "address", "add", f"{self.address}/24", "dev", "eth0")
+        _ip("-n", self.owner, "link", "set", "eth0", "up")
+        _ip("-n", self.owner, "link", "set", "lo", "up")
         Path("/tmp/ray").mkdir(exist_ok=True)
         disks = {Path("/dev/shm"): "256m", Path("/tmp/ray"): "512m", **self._tmpfs}
         mounts = "; ".join(f"mkdir -p {path} && mount -t tmpfs -o size={size} tmpfs {path}" for path, size in disks.items())
@@ -99,10 +107,15 @@ class Machine:
         )
         unshare = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self._init = subprocess.Popen(
-            ["ip", "netns", "exec", self._cable, *unshare, "bash", "-c", script], stdout=subprocess.PIPE, start_new_session=True
+            ["ip", "netns", "exec", self.owner, *unshare, "bash", "-c", script], stdout=subprocess.PIPE, start_new_session=True
         )
         assert self._init.stdout is not None
         assert self._init.stdout.readline() == b"up\n"
+
+    def busy(self) -> None:
+        """Waits until its evaluator has just begun an evaluation."""
+        busy_sign(self.owner).unlink(missing_ok=True)
+        wait_until(busy_sign(self.owner).exists, f"work on {self.name}", 60)
 
     def power_off(self) -> None:
         """All its processes end at once."""
@@ -112,19 +125,21 @@ class Machine:
         for pid in self.pids():
             kill(pid)
         wait_until(lambda: not alive(self.pids()), f"end of {self.name}", 30)
+        busy_sign(self.owner).unlink(missing_ok=True)
         if self._init is not None:
             self._init = None
-            _ip("netns", "del", self._cable)
+            _ip("netns", "del", self.owner)
             if self._memory_bytes is not None:
+                wait_until(lambda: not (self._group / "cgroup.procs").read_text(), "end of all its processes", 30)
                 self._group.rmdir()
 
     def cut(self) -> None:
         """Pulls the network cable."""
-        _ip("link", "set", self._cable, "down")
+        _ip("link", "set", self.owner, "down")
 
     def heal(self) -> None:
         """Puts it in again."""
-        _ip("link", "set", self._cable, "up")
+        _ip("link", "set", self.owner, "up")
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         """What runs a command on the machine."""
@@ -148,11 +163,11 @@ class Machine:
 
     def pids(self) -> list[int]:
         """All its processes, also those that forgot their environment."""
-        wanted, found = f"{OWNED}={self._cable}".encode(), []
+        wanted, found = f"{OWNED}={self.owner}".encode(), []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if self._bridge is not None:
-                    here = (folder / "ns/net").stat().st_ino == Path(f"/run/netns/{self._cable}").stat().st_ino
+                    here = (folder / "ns/net").stat().st_ino == Path(f"/run/netns/{self.owner}").stat().st_ino
                 else:
                     here = wanted in (folder / "environ").read_bytes().split(b"\0")
                 if here:
@@ -169,7 +184,7 @@ class Machine:
 
     @property
     def _group(self) -> Path:
-        return MEMORY / self._cable
+        return MEMORY / self.owner
 
     @property
     def ours(self) -> list[int]:

@@ -253,6 +253,8 @@ def _launch(call: cst.Call, function: cst.FunctionDef, kernels: Mapping[str, Ker
     unpacks = False
     for position, item in enumerate(call.args):
         if item.star:
+            if any("CONFIG" in code(node) for node in [item.value, *assigned(function, code(item.value))]):
+                return None  # new knobs would be passed twice
             unpacks = True
         elif item.keyword is not None:
             arguments[item.keyword.value] = item

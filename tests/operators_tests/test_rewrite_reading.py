@@ -53,6 +53,8 @@ def test_a_launch_that_unpacks_options_alone_shows_its_arguments():
     hidden = read_source(ROWS.replace("BLOCK=64, **options", "**options"))
     with pytest.raises(NotApplicableError, match="unpacks"):
         hidden.launches_of(hidden.kernels["scale"])
+    for knobs in (ROWS.replace("**options", "**CONFIG"), ROWS.replace("    y =", "    options = dict(CONFIG)\n    y =")):
+        assert not read_source(knobs).launches  # a new knob would be passed twice
 
 
 def test_decorators_of_others_hide_a_launch_and_an_autotuner_only_what_it_chooses():

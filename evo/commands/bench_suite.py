@@ -142,7 +142,8 @@ class _Run:
             self._interruption.install()  # Ray has put its own handlers in place
             device, target, _ = resolve_device(config, capacity, lambda: self._interruption.reason)
             self._refuse_another(device)
-            config = config.model_copy(update={"target": target})
+            cluster = config.cluster.model_copy(update={"device": "gpu" if device == "gpu" else "cpu"})
+            config = config.model_copy(update={"target": target, "cluster": cluster})
             crew = SuiteCrew(device, config, capacity, lambda: self._interruption.reason)
             comparing = device == "gpu" and self._options.only != "search"
             if self._options.only != "compare":

@@ -82,9 +82,10 @@ class _Search:
                 if not stopped and (reason := interrupted()) is not None:
                     stopped = reason
                     engine.stop(reason)
-                if not self._begin() and not self._running:
-                    if (finished := engine.finished) is not None:
-                        return stopped or finished
+                begun = self._begin()
+                if not begun and (finished := engine.finished) is not None:
+                    return stopped or finished
+                if not self._running:
                     await asyncio.sleep(LOOK_S)
                     continue
                 done, _ = await asyncio.wait(self._running, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)

@@ -22,6 +22,9 @@ from evo.search.work import ProposalWork, proposal_work, search_item, to_verify,
 from operators.base import OperatorKind, Parent
 from population_store.base import Entry, EvaluationEntry, PopulationStore, Purpose
 
+LATE_S = 120.0
+"""How long proposals are waited for that are out when the time of a run is up: replies of a batch, or of a person, may take a day."""
+
 __all__ = ["Engine", "OperatorInfo", "ProposalWork", "TaskSetup"]
 
 
@@ -90,6 +93,8 @@ class Engine:
         self._outcomes = Outcomes(self._ledger.states, store)
         self._lost_proposals: Counter[int] = Counter()
         self._stopped = ""
+        self._clock = clock
+        self._late_from: float | None = None
 
     # ---- proposals
 
@@ -240,9 +245,13 @@ class Engine:
     # ---- lost work
 
     def expire(self) -> None:
-        """Takes back all work whose holder did not renew it in time."""
+        """Takes back all work whose holder did not renew it in time, and proposals that are out long after the time of the run is up."""
         for work in self._book.overdue():
             self.give_back(work, "its holder fell silent")
+        if self._book.loans and self._ledger.meter.time_is_up is not None:
+            self._late_from = self._late_from if self._late_from is not None else self._clock() + LATE_S
+            for number in tuple(self._book.loans) if self._clock() >= self._late_from else ():
+                self._leave(number)
 
     def give_back(self, work: int | str, reason: str = "its holder was lost") -> bool:
         """Takes back a proposal (by number) or an evaluation (by token) that was not done; it is handed out again.
@@ -285,8 +294,7 @@ class Engine:
         """
         self._ledger.meter.refused = self._ledger.meter.refused or reason
         if number in self._book.loans:
-            self._book.close(number)
-            self._waiting.back(number)
+            self._leave(number)
 
     def spend_up_to(self, dollars: float, tokens: int) -> None:
         """Notes what models have cost or may yet cost in all; a rise is recorded before this returns.
@@ -388,11 +396,15 @@ class Engine:
         info = self._operators.get(operator)
         return needs_model is None or info is None or info.needs_model == needs_model
 
+    def _leave(self, number: int) -> None:
+        """A proposal is not out any more; told after all, it counts."""
+        self._book.close(number)
+        self._waiting.back(number)
+
     def _lost_proposal(self, number: int, reason: str) -> bool:
         if number not in self._book.loans:
             return False
-        self._book.close(number)
-        self._waiting.back(number)
+        self._leave(number)
         self._lost_proposals[number] += 1
         if self._lost_proposals[number] >= self._settings.max_attempts:
             times = self._lost_proposals.pop(number)

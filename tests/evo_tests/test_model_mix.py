@@ -12,7 +12,7 @@ import pytest
 
 from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import Exchange, NoProposal, Proposal, Request, Usage
-from evo.search.engine import Engine, ProposalWork
+from evo.search.engine import LATE_S, Engine, ProposalWork
 from evo.search.model_mix import ModelBandit, ModelMix, Refusal
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo
@@ -20,6 +20,7 @@ from evo.search.toy import infos, toy_setup
 from population_store.base import EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 from population_store.opening import open_store
 from tests.evo_tests.test_search_engine import Clock, history, new_store
+from tests.evo_tests.test_search_engine import engine_on as toy_engine
 from tests.evo_tests.test_search_engine import propose as toy_propose
 
 MODELS = ("cheap", "dear")
@@ -293,3 +294,23 @@ def test_what_is_held_for_requests_in_flight_counts_as_spent_after_a_kill(tmp_pa
         engine = engine_on(store)
         assert engine.spent.dollars == pytest.approx(paid)
         assert engine.spent.held_dollars == pytest.approx(2.0)
+
+
+def test_a_reply_that_may_take_a_day_keeps_no_run_whose_time_is_up(tmp_path: Path) -> None:
+    path, clock = tmp_path / "run.sqlite", Clock()
+    budget = Budget(wall_s=100.0)
+    with new_store(path) as store:
+        engine = toy_engine(store, budget=budget, clock=clock)
+        run(engine, 6)
+        late = engine.ask_proposals(3)
+        clock.now = 101.0
+        run(engine, 8)
+        assert engine.finished is None, "replies are waited for a little"
+        clock.now += LATE_S + 1.0
+        run(engine)
+        assert engine.finished == "the budget of 100 wall seconds is used"
+        assert any(entry.purpose is Purpose.VERIFY for entry in history(store) if isinstance(entry, EvaluationEntry))
+        assert engine.tell_proposal(late[0].request.number, toy_propose(late[0])), "what comes all the same is kept"
+    with open_store(str(path), write=True) as store:
+        again = toy_engine(store, budget=Budget(wall_s=5_000.0), clock=clock)
+        assert [work.request.number for work in again.ask_proposals(2)] == [work.request.number for work in late[1:]]

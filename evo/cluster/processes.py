@@ -10,8 +10,8 @@ from evo.config import RunConfig
 
 PR_SET_PDEATHSIG = 1
 
-KEY_ENDINGS = ("_API_KEY", "_AUTH_TOKEN")
-"""How the environment variables end that hold keys of models."""
+KEY_ENDINGS = ("_API_KEY", "_AUTH_TOKEN", "_CUSTOM_HEADERS")
+"""How the environment variables end that hold keys of models, or headers, of which one may be a key."""
 
 
 def die_with_parent() -> None:

@@ -30,7 +30,7 @@ _START_S = 600.0
 _TOLD = 300
 """Last characters of a dead process's own words that are quoted."""
 
-_SECRET = ("_API_KEY", "_AUTH_TOKEN")
+_SECRET = ("_API_KEY", "_AUTH_TOKEN", "_CUSTOM_HEADERS")
 
 
 class LocalModel(Model):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
+from evo.cluster.processes import forget_keys
 from evo.cluster.setup import build_operators, check_models
 from evo.cluster.spending import Spending, buckets_of, endpoint_of
 from evo.config import ModelSection, RunConfig
@@ -130,3 +132,10 @@ def test_a_model_without_a_price_is_refused_under_a_dollar_cap_before_a_run_begi
     free = own.model_copy(update={"options": {"free": True}})
     for ready in (config(own), config(own, tokens=10), config(free, dollars=1.0)):
         assert {"qwen"} in [set(by_model) for by_model in build_operators(ready).values()]
+
+
+def test_whatever_may_hold_a_key_is_forgotten_where_no_model_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS", "openai_api_key", "MINE")
+    monkeypatch.setattr(os, "environ", {**dict.fromkeys(held, "sk-x"), "HOME": "/"})
+    forget_keys(config(model(provider="openai", options={"key_env": "MINE"})))
+    assert os.environ == {"HOME": "/"}

@@ -16,12 +16,17 @@ SIDES = {":, None": 0, "(:, None)": 0, "None, :": 1, "(None, :)": 1}
 
 @dataclass(frozen=True)
 class Axis:
-    """Offsets `start + tl.arange(0, block)` along one axis of a matrix, below `bound`, `stride` elements apart."""
+    """Offsets `start + tl.arange(0, block)` along one axis of a matrix, below `bound`, `stride` elements apart.
+
+    Attributes:
+        wraps: They are taken modulo `bound` instead of masked, which is the same where `bound` is a multiple of `block`.
+    """
 
     start: str
     block: str
     bound: str
     stride: str
+    wraps: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,9 @@ def matrix_tile(kernel: Kernel, call: cst.Call) -> Tile:
         if term is not bases[0]:
             side, axis = _axis(kernel, definitions, term, bounds)
             found[side] = axis
-    if set(found) != {0, 1} or len(bounds) != 2:
+    if set(found) != {0, 1} or set(bounds) != {side for side, axis in found.items() if not axis.wraps}:
         raise NotApplicableError(f"the mask of a load of {kernel.name} is not rows below a bound and columns below a bound")
-    begun = [side for side in (0, 1) if bounds[side].begin]
+    begun = [side for side, bound in bounds.items() if bound.begin]
     if len(begun) != (1 if moved else 0):
         raise NotApplicableError(f"the mask of a load of {kernel.name} does not move as its pointer does")
     if moved:
@@ -151,13 +156,18 @@ def _axis(kernel: Kernel, definitions: Definitions, term: ast.expr, bounds: dict
         term, factor = next(((a, b) for a, b in sides if isinstance(b, ast.Name) and b.id in kernel.parameters), (term, term))
         stride = ast.unparse(factor)
     side, offsets = _side(definitions, term)
+    bound = bounds.get(side, _Bound("", "", ""))
+    inside = _step_to(definitions, offsets)
+    wraps = side not in bounds and isinstance(inside, ast.BinOp) and isinstance(inside.op, ast.Mod)
+    if wraps and isinstance(inside, ast.BinOp):
+        bound = _Bound(ast.unparse(inside.left), ast.unparse(inside.right), "")
+        offsets = inside.left
     parts = _flat(definitions, offsets, ast.Add)
     blocks = [arange_block(part) for part in parts]
     starts = [ast.unparse(part) for part, block in zip(parts, blocks, strict=True) if not block]
     block = next((item for item in blocks if item), "")
-    bound = bounds.get(side, _Bound("", "", ""))
     starts += [bound.begin] if bound.begin else []
     known = bound.bound in kernel.parameters and (stride == "1" or stride in kernel.parameters)
     if block not in kernel.constexprs or len(starts) != 1 or bound.offsets != ast.unparse(offsets) or not known:
         raise NotApplicableError(f"{ast.unparse(offsets)} of {kernel.name} is no tile below a bound of the matrix")
-    return side, Axis(starts[0], block, bound.bound, stride)
+    return side, Axis(starts[0], block, bound.bound, stride, wraps)

@@ -21,10 +21,10 @@ SMALLEST_BYTES, LARGEST_EXTENT = 16, 256
 class TensorDescriptors(Rewrite):
     """`tl.load(p + rows[:, None] * s + cols[None, :], mask=…, other=0.0)` becomes `desc.load([row, col])` under `DESCRIBED`.
 
-    A descriptor's load needs one thread, no addresses in registers and no masks: outside the matrix it reads zeros. Launches pass whether
-    memory is as descriptors want it: last stride 1, the other and the first byte multiples of 16, tiles of 16 bytes and up to 256
-    elements each way; else loads go by pointers as before. All Triton versions from 3.4 on have descriptors; block pointers, which 3.9
-    has removed, are not used.
+    A descriptor's load needs one thread, no addresses in registers and no masks: outside the matrix it reads zeros. Launches pass
+    whether memory is as descriptors want it: last stride 1, the other and the first byte multiples of 16, tiles of 16 bytes and up to
+    256 elements each way, and whole tiles where indices wrap around; else loads go by pointers as before. All Triton versions from
+    3.4 on have descriptors; block pointers, which 3.9 has removed, are not used.
     """
 
     name = "tensor_descriptors"
@@ -82,6 +82,7 @@ def _allowed(launch: Launch, tile: Tile) -> str:
         *([f"{given(columns.stride)} == 1"] if columns.stride != "1" else []),
         f"{given(columns.block)} * {tensor}.element_size() >= {SMALLEST_BYTES}",
         *(f"{given(axis.block)} <= {LARGEST_EXTENT}" for axis in tile.axes),
+        *(f"{given(axis.bound)} % {given(axis.block)} == 0" for axis in tile.axes if axis.wraps),
         f"{given(rows.bound)} > 0",
         f"{given(columns.bound)} > 0",
     ]

@@ -39,8 +39,8 @@ class Place:
     text: str
 
     def beside(self) -> Place:
-        """Another place in that database, for a store that is not whole yet."""
-        schema = f"{self.schema[:58]}_copy"
+        """Another place in that database, for a store that is not whole yet. It is cleared first, so nobody may have a store there."""
+        schema = f"draft_{hashlib.sha256(self.schema.encode()).hexdigest()[:8]}_{self.schema}"[:63]
         return Place(self.url, schema, self.url.update_query_dict({"schema": schema}).render_as_string())
 
     @property

@@ -75,18 +75,18 @@ class SqliteStore(SqlStore):
     def build(cls, url: str, header: RunHeader) -> Iterator[Self]:
         """See `PopulationStore.build`."""
         path = path_of(url)
-        draft = Path(f"{path}.copy")
+        draft = _draft_of(path)
         with clear_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             ownership = FileOwnership(path)
             try:
                 _refuse_existing(path)
-                draft.unlink(missing_ok=True)  # of a process that was killed
+                _clear(draft)  # of a process that was killed
                 with cls.open(str(draft), header=header) as store:
                     yield store
                 _publish(draft, path)
             except BaseException:
-                draft.unlink(missing_ok=True)
+                _clear(draft)
                 raise
             finally:
                 ownership.release()
@@ -95,18 +95,23 @@ class SqliteStore(SqlStore):
 def _create(path: Path, header: RunHeader) -> None:
     """Makes a store under another name and renames it: whenever its maker dies, there is a whole store or none."""
     _refuse_existing(path)
-    draft = Path(f"{path}.new")
-    draft.unlink(missing_ok=True)  # of a maker that was killed; we own the store now
+    draft = _draft_of(path)
+    _clear(draft)  # of a maker that was killed; we own the store now
     engine = writing_engine(draft, journal_mode="MEMORY")  # no files beside a draft
     try:
         with engine.begin() as connection:
             create_tables(connection, header)
     except BaseException:
         engine.dispose()
-        draft.unlink(missing_ok=True)
+        _clear(draft)
         raise
     engine.dispose()
     _publish(draft, path)
+
+
+def _draft_of(path: Path) -> Path:
+    """Where a store is made before it is there. What a killed maker left is deleted, so nobody may have a store by such a name."""
+    return path.with_name(f".{path.name}.triton-evolve-draft")
 
 
 def _refuse_existing(path: Path) -> None:
@@ -114,7 +119,15 @@ def _refuse_existing(path: Path) -> None:
         raise StoreError(f"{path}: exists already", action="go on with it by `triton-evolve resume`, or choose another path")
 
 
+def _clear(path: Path) -> None:
+    """Deletes a file with what SQLite keeps beside it."""
+    for each in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        each.unlink(missing_ok=True)
+
+
 def _publish(draft: Path, path: Path) -> None:
+    # SQLite would add the log of a killed run to whatever has the name of that run's file, which somebody deleted alone.
+    _clear(path)
     draft.rename(path)
     directory = os.open(path.parent, os.O_RDONLY)
     try:

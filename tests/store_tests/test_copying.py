@@ -55,6 +55,23 @@ def test_what_exists_is_not_replaced(tmp_path: Path) -> None:
     assert stores_in(tmp_path) == ["a.sqlite", "b.sqlite"]
 
 
+@pytest.mark.parametrize("suffix", [".copy", ".new", ".bak"])
+def test_a_copy_comes_back_whatever_it_is_called_and_stays_itself(tmp_path: Path, suffix: str) -> None:
+    lost = str(tmp_path / "a.sqlite")
+    entries = filled(lost + suffix)
+    assert copy_store(lost + suffix, lost) == len(entries)
+    assert stores_in(tmp_path) == ["a.sqlite", f"a.sqlite{suffix}"]
+
+
+def test_a_copy_in_another_schema_comes_back_whatever_that_is_called_and_stays_itself(postgresql: Service) -> None:
+    lost, kept = postgresql.url(schema="lost"), postgresql.url(schema="lost_copy")
+    entries = filled(kept)
+    assert copy_store(kept, lost) == len(entries)
+    for url in (lost, kept):
+        with open_store(url) as store:
+            assert [entry for _, entry in store.journal()] == entries
+
+
 def test_a_source_that_is_being_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = str(tmp_path / "a.sqlite"), tmp_path / "b.sqlite"
     filled(first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -30,13 +31,23 @@ def new_store(path: Path) -> PopulationStore:
 
 class TestOwnership:
     def test_remains_of_a_killed_process_are_no_obstacle(self, path: Path) -> None:
-        Path(f"{path}.new").write_text("half a store")
+        path.with_name(f".{path.name}.triton-evolve-draft").write_text("half a store")
         Path(f"{path}.lock").write_text('{"pid": 1, "host": "elsewhere", "since": "long ago"}')
         with new_store(path) as store:
             store.record(samples.history(0), Spent())
         assert os.listdir(path.parent) == [path.name]
         Path(f"{path}.lock").write_text("")
         open_store(str(path), write=True).close()
+
+    def test_the_log_of_a_killed_run_whose_file_was_deleted_is_no_part_of_the_next_one(self, path: Path, tmp_path: Path) -> None:
+        with new_store(path) as store:
+            store.record([entry for number in range(30) for entry in samples.history(number)], samples.spent_after(30))
+            shutil.copy(f"{path}-wal", tmp_path / "log")
+        path.unlink()
+        shutil.move(tmp_path / "log", f"{path}-wal")
+        with new_store(path) as store:
+            assert list(store.journal()) == []
+            assert store.spent == Spent()
 
     def test_the_refusal_names_the_owner(self, path: Path) -> None:
         with new_store(path), pytest.raises(StoreInUseError, match=rf"process {os.getpid()} on .* since 20"):
@@ -80,7 +91,7 @@ class TestOwnership:
             ) as maker:
                 assert maker.stdout is not None
                 maker.stdout.readline()
-                draft = Path(f"{path}.new")
+                draft = path.with_name(f".{path.name}.triton-evolve-draft")
                 while not draft.exists() and maker.poll() is None and not path.exists():
                     pass
                 maker.kill()

@@ -164,7 +164,7 @@ class _Run:
         if self._options.out is not None:
             places.append(write_files(self._options.out, self._suite.name.replace("-", "_"), results))
         for line in summary_table([results]):
-            self._console.print(line)
+            typer.echo(line)
         states = Counter(row.state for row in rows)
         self._console.print(", ".join(f"{count} {state}" for state, count in states.most_common()))
         for paths in places:

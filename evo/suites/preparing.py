@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 import time
 from dataclasses import dataclass
@@ -170,4 +171,4 @@ def _checked(described: Described, folder: Path) -> tuple[Task, Described]:
 
 def _without(folder: Path, text: str) -> str:
     """A message without the place of a folder, which says nothing and differs from machine to machine."""
-    return text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
+    return re.sub(r"/\S*/site-packages/", "", text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", ""))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from evo.records import content_id
 from evo.suites.base import Against
+from evo.suites.comparing_child import Side, measured
 from evo.suites.families import family_of
 from evo.suites.figures import figures, geometric_mean, pass_at, share
 from evo.suites.jobs import Searched
@@ -91,6 +94,28 @@ def test_without_a_gpu_no_speed_is_shown() -> None:
     text = page(results_of(find_suite("tritonbench-g"), rows, SESSION, "cpu:cuda:90", {}))
     assert "No speed is claimed" in text
     assert "×" not in text.split("## Published by others")[0].split("|---|")[-1].replace("1×", "").replace("1.02×", "")
+
+
+def test_calls_are_compared_in_rounds_and_a_side_that_fails_is_named() -> None:
+    failed: dict[str, str] = {}
+    x = torch.ones(1000)
+
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("not on this machine")
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(2e-3)
+        return x + 1
+
+    sides = {"best": Side(lambda x: x + 1, [(x,)]), "eager": Side(slow, [(x,)]), "compile": Side(broken, [(x,)])}
+    found = measured(sides, "case", 5, "cpu", failed)
+    assert found is not None
+    assert failed == {"compile": "RuntimeError: not on this machine"}
+    assert set(found["us"]) == {"best", "eager"}
+    assert found["us"]["eager"] > 2000.0
+    assert len(found["ratios"]["eager"]) == 5
+    assert min(found["ratios"]["eager"]) > 0, "the logarithm of a slower side's time over ours"
+    assert measured({"best": Side(broken, [(x,)])}, "case", 2, "cpu", failed) is None
 
 
 def test_peers_name_their_hardware_and_source() -> None:

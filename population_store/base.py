@@ -162,6 +162,15 @@ class PopulationStore(ABC):
             StoreError: There is something already, or it cannot be written.
         """
 
+    @classmethod
+    @abstractmethod
+    def check_url(cls, url: str) -> None:
+        """Looks at nothing but the URL's text, and says nothing where a store may have it.
+
+        Raises:
+            StoreError: None may: it names no place, or holds a password, which would be recorded and shown.
+        """
+
     @property
     @abstractmethod
     def header(self) -> RunHeader:

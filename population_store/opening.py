@@ -49,6 +49,15 @@ def store_exists(url: str) -> bool:
     return True
 
 
+def check_url(url: str) -> None:
+    """Refuses a URL that no store can have, or that holds a password, before it is shown, sent or recorded anywhere.
+
+    Raises:
+        StoreError: It is one.
+    """
+    backend_of(url).check_url(url)
+
+
 def backend_of(url: str) -> type[PopulationStore]:
     """The class of the stores at such URLs.
 

@@ -148,6 +148,11 @@ class PostgresqlStore(SqlStore):
         finally:
             database.close()
 
+    @classmethod
+    def check_url(cls, url: str) -> None:
+        """See `PopulationStore.check_url`."""
+        place_of(url)
+
 
 def _refuse_existing(connection: Connection, place: Place) -> None:
     if inspect(connection).get_table_names():

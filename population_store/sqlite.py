@@ -91,6 +91,11 @@ class SqliteStore(SqlStore):
             finally:
                 ownership.release()
 
+    @classmethod
+    def check_url(cls, url: str) -> None:
+        """See `PopulationStore.check_url`."""
+        path_of(url)
+
 
 def _create(path: Path, header: RunHeader) -> None:
     """Makes a store under another name and renames it: whenever its maker dies, there is a whole store or none."""

@@ -29,7 +29,7 @@ from evo.tasks.names import check_reference
 from evo.tracing.targets import target_named
 from operators.base import OperatorKind
 from population_store.base import PopulationStore, RunHeader
-from population_store.opening import open_store
+from population_store.opening import check_url, open_store
 
 RUNS = Path("runs")
 
@@ -289,8 +289,11 @@ def check_quickly(config: RunConfig, where: str) -> None:
     """Checks what needs no torch to be seen.
 
     Raises:
-        InputError: A name of a task, operator, model or target leads nowhere, or packages do not go together.
+        InputError: A name of a task, operator, model, target or store leads nowhere, a URL holds a password, or packages do not go
+            together.
     """
+    for place in filter(None, (config.store, *config.library)):
+        check_url(place)
     check_names(config, where)
     from evo.cluster.setup import check_models
 
@@ -346,11 +349,12 @@ def absolute_store(store: str) -> str:
 
 
 def _check_place(store: str) -> None:
-    """Refuses a file that cannot be made before minutes went into starting.
+    """Refuses a file that cannot be made, and a URL that no store can have, before minutes went into starting.
 
     Raises:
-        StoreError: It cannot.
+        StoreError: It is one.
     """
+    check_url(store)
     if "://" in store and not store.startswith("sqlite:///"):
         return
     from population_store.sqlite_file import clear_errors, path_of

@@ -191,6 +191,22 @@ def test_what_cannot_be_submitted_is_told_in_one_line(
     assert words in told[0]
 
 
+@pytest.mark.parametrize("command", ["submit", "run"])
+@pytest.mark.parametrize("key", ["store: {}", "library: [{}]"])
+def test_a_password_in_a_stores_url_is_neither_shown_nor_sent(
+    command: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.yaml"
+    url = "postgresql+psycopg://me:sesame@127.0.0.1:1/runs?schema=own"
+    path.write_text(f"{{name: own, tasks: [softmax], target: cuda:90, {key.format(repr(url))}}}")
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(path)])
+    said = "".join(capsys.readouterr())
+    assert ended.value.code == 2
+    assert "put it into ~/.pgpass or PGPASSWORD" in said
+    assert "sesame" not in said
+
+
 def test_a_run_goes_on_with_the_budget_of_the_file_and_its_own_rules(capsys: pytest.CaptureFixture[str]) -> None:
     recorded = RunConfig.model_validate({"name": "own", "tasks": ["a"], "budget": {"evaluations": 5}, "search": {"islands": 2}})
     given = RunConfig.model_validate(

@@ -7,6 +7,7 @@ import json
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from numbers import Integral, Real
 from typing import Any
 
 from evo.records import Configuration
@@ -65,6 +66,10 @@ def _frozen(value: Any) -> Any:
         return ["owner", _state(value)]
     if isinstance(value, Enum):
         return ["enum", type(value).__name__, value.value]
+    if isinstance(value, Integral):  # an evaluator may give numbers of numpy, and a long run must not end for that
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
     if isinstance(value, Configuration):
         return ["configuration", dict(value)]
     if dataclasses.is_dataclass(value):

@@ -17,6 +17,7 @@ from sqlalchemy import event
 from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import EventKind, NoProposal, Proposal
 from evo.search import snapshots
+from evo.search.bandit import Bandit
 from evo.search.engine import Engine, ProposalWork
 from evo.search.freezing import freeze, thaw
 from evo.search.settings import Budget, SearchSettings
@@ -112,6 +113,13 @@ def test_a_snapshot_and_what_followed_give_the_state_that_the_whole_journal_give
                 state.forget()
             frozen.append(freeze(ledger))
     assert frozen[0] == frozen[1]
+
+
+def test_numbers_of_numpy_in_a_verdict_do_not_end_a_run_at_its_first_snapshot() -> None:
+    bandit, same = Bandit(0.1, 50), Bandit(0.1, 50)
+    bandit.learn("widen", np.float64(0.5))
+    same.learn("widen", 0.5)
+    assert freeze(bandit) == freeze(same)
 
 
 def test_a_snapshot_that_does_not_fit_or_is_damaged_is_not_used(tmp_path: Path, often: None) -> None:

@@ -150,6 +150,11 @@ class RunConfig(_Section):
         """By which requests name models, in order."""
         return tuple(label for section in self.models for label in section.arms)
 
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Models with an endpoint of their own, as ``NAME at URL``: a store brings them along, and keys go there."""
+        return tuple(f"{section.name} at {section.base_url}" for section in self.models if section.base_url)
+
     def to_text(self) -> str:
         """JSON text that `from_text` reads back."""
         return self.model_dump_json()

@@ -179,6 +179,8 @@ def _propose(store: PopulationStore, config: RunConfig, wanted: int, interruptio
     from evo.search.engine import Engine
 
     search.check_unchanged(search.load_run(config, str(config.store)), json.loads(store.header.tasks))
+    for endpoint in config.endpoints:
+        typer.echo(f"asks {endpoint}, as the store's configuration says")
     engine = Engine(
         seed=config.seed,
         settings=dataclasses.replace(config.search, pending_limit=max(config.search.pending_limit, wanted)),

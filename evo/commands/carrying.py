@@ -161,6 +161,6 @@ def _opened(store: str, path: Path, bundle: Bundle, say: Callable[[str], None]) 
         # The name of a function, which would be called here.
         raise BundleError(str(path), given=f"evaluator {config.evaluator}", allowed=EVALUATORS, action="carry the store itself")
     made = open_store(store, header=bundle.header)
-    asked = [f"{section.name} at {section.base_url}" for section in config.models if section.base_url]
-    say(f"{store}: made for run {config.name}" + (f"; whoever proposes with it asks {', '.join(asked)}" if asked else ""))
+    asked = ", ".join(config.endpoints)
+    say(f"{store}: made for run {config.name}" + (f"; whoever proposes with it sends keys to {asked}" if asked else ""))
     return made

@@ -187,6 +187,7 @@ def test_an_endpoint_that_is_down_costs_little_and_is_told_of(
         assert propose_command(str(here), 40, tmp_path / "p1.jsonl", back, None) == 0
         said = capsys.readouterr().out
         assert "0 variants to evaluate" in said
+        assert f"asks gpt-6-luna at {server.url}" in said, "keys go where a store says"
         assert "fewer than 40: gpt-6-luna failed" in said
         assert server.count < 25 + 8, "the limit, and what was in hand when it was reached"
     assert len(read_bundle(tmp_path / "p1.jsonl").entries) > 1, "the failures are known there too"

@@ -55,6 +55,7 @@ def serve(request: dict[str, Any]) -> dict[str, Any]:
     torch.seed()
     served = _Served(request)
     answers: Mapping[str, Callable[[dict[str, Any], list[int]], Any]] = {
+        "confine": served.confine,
         "load": served.load,
         "lend": served.lend,
         "prepare": served.prepare,
@@ -122,8 +123,8 @@ class _Served:
         self._aliases: list[tuple[str, str]] = []
         self._module: Any = None
 
-    def load(self, data: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        """Imports the module."""
+    def confine(self, data: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        """Makes ready for the module, and tells whether no socket can be connected from here on; nothing of the module has run yet."""
         request = self._request
         interpreted = self._device == "cpu"
         if interpreted:
@@ -134,7 +135,11 @@ class _Served:
             triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device="cuda"))
         choose_autotuned(request["configuration"], None)
         watch_launches(self._watch, self._stack, interpreted=interpreted, recording=request["target"] is not None)
-        refuse_connections()  # CUDA has its context by now, and this process its host
+        return {"connections_refused": refuse_connections()}  # CUDA has its context by now, and this process its host
+
+    def load(self, data: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        """Imports the module; after `confine`."""
+        request = self._request
         self._module = load_module(request["source"], request["configuration"])
         if not hasattr(self._module, request["entry"]):
             raise Refused(f"the module does not define {request['entry']}")

@@ -20,7 +20,7 @@ from evo.errors import SandboxError, WorkerDied
 from evo.evaluation.failed import Failed
 from evo.evaluation.hosted_child import SOCKET
 from evo.records import Failure, Stage, Status
-from evo.tracing.sandbox import ForkServer, send_message
+from evo.tracing.sandbox import FILTERED, ForkServer, abilities, send_message
 
 MAX_REPLY_BYTES = 32 << 20
 MAX_LIFE_S = 3600.0
@@ -68,6 +68,19 @@ class HostedProcess:
             server.close()
             shutil.rmtree(self._folder, ignore_errors=True)
             raise SandboxError("a hosted process is not visible from its host: process namespaces that are not nested")
+
+    def load(self) -> None:
+        """Has the module loaded, once its process can connect to nothing.
+
+        Raises:
+            Failed: See `ask`.
+            SandboxError: It still can, though this machine filters system calls. (One that does not is told by `abilities`.)
+        """
+        # An answer to be believed: no candidate code has run there yet.
+        if self.ask("confine").get("connections_refused") is not True and abilities()[FILTERED]:
+            self.end()
+            raise SandboxError("a hosted process could not be kept from connecting to services of this machine")
+        self.ask("load")
 
     def ask(self, what: str, *, deadline_s: float | None = None, files: Sequence[int] = (), **data: Any) -> dict[str, Any]:
         """One request and its answer, which is data of a hostile process.

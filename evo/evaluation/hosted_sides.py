@@ -94,7 +94,7 @@ class Sides:
         task = self.task(work.task)
         side = Side(work, task, self._process(name, _request(work, task, self.device), deadline_s))
         self._sides[name] = side
-        side.process.ask("load")
+        side.process.load()
         return side
 
     def lend(self, side: Side, case: Case, count: int) -> Lending:
@@ -134,7 +134,7 @@ class Sides:
             }  # fmt: skip
             process = self._process("candidate", request, deadline_s)
             try:
-                process.ask("load")
+                process.load()
                 answer = process.ask("lend", blocks=[block.handle], sets=[], slot_bytes=0)
                 self.by_ipc = answer.get("sum") == PROBED_BYTES * PATTERN
             finally:

@@ -17,6 +17,9 @@ from evo.tracing.kernel import PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_SET_PDEA
 from evo.tracing.namespaces import Namespaces, bound_folder, enter, own_proc
 from evo.tracing.places import granted, needed
 
+FILTERED = "system calls filtered by seccomp"
+"""Of `abilities`: both filters, that of every sandbox and that which keeps hosted code from connecting sockets."""
+
 COUNTS_BY_NAMESPACE = (5, 14)
 """Since this Linux, a user's processes are counted in each user namespace on their own."""
 
@@ -164,7 +167,7 @@ def abilities() -> dict[str, bool]:
         "files limited by Landlock or a root of its own": layers is not None and (bool(layers.landlock) or layers.own_root),
         "TCP refused by Landlock": layers is not None and layers.landlock >= landlock.TCP_SINCE,
         "signals and abstract sockets limited by Landlock": layers is not None and layers.landlock >= landlock.SCOPES_SINCE,
-        "system calls filtered by seccomp": layers is not None and layers.seccomp,
+        FILTERED: layers is not None and layers.seccomp,
     }
 
 
@@ -201,9 +204,10 @@ def _applied(namespaces: Namespaces, folder: Path) -> Layers:
     tree = prepare(folder, namespaces, gpu=False)
     if tree is not None:
         roots.enter(tree)
-    return confine(
+    layers = confine(
         Limits(), namespaces, gpu=False, readable=(), writable=(), may_read_all=may_read_all, own_root=tree is not None
     )
+    return replace(layers, seccomp=layers.seccomp and seccomp.refuse_connections())
 
 
 def _set_limits(limits: Limits, *, gpu: bool) -> None:

@@ -51,11 +51,12 @@ from pathlib import Path
 from typing import Any
 
 from evo.errors import SandboxError, WorkerDied
-from evo.tracing.confinement import Limits, abilities, apply_limits
+from evo.tracing.confinement import FILTERED, Limits, abilities, apply_limits
 from evo.tracing.kernel import PR_SET_PDEATHSIG
 from evo.tracing.zygote import Process, Zygote
 
 __all__ = [
+    "FILTERED",
     "PR_SET_PDEATHSIG",
     "ForkServer",
     "Limits",

@@ -79,7 +79,7 @@ def from_a_hosted_candidate(request: dict[str, Any]) -> list[str]:
     server.start()
     process = HostedProcess(server, candidate, deadline_s=120)
     try:
-        process.ask("load")
+        process.load()
     except Failed as failed:
         message = failed.failure.message
         return list(json.loads(message[message.index(MARK) + len(MARK) :].splitlines()[0].replace("'", '"')))

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from evo.errors import SandboxError
+from evo.evaluation.failed import Failed
 from evo.evaluation.hosted_host import CpuHost
+from evo.evaluation.hosted_session import HostedProcess
 from evo.evaluation.hosted_sides import HostedWork
 from evo.evaluation.tier import Checked, Timing
 from evo.records import Failure, Stage, Status
 from evo.tasks.draws import Draw
+from evo.tracing.sandbox import FILTERED, ForkServer, Limits, abilities
 from tests.evo_tests import hosted_modules as modules
 from tests.evo_tests.hosted_task import GOOD, TASK
 
@@ -65,6 +69,26 @@ def test_a_fault_is_told(host: CpuHost, name: str, status: Status, text: str) ->
     assert isinstance(verdict, Failure), verdict
     assert (verdict.status, text in verdict.message) == (status, True), verdict
     assert verdict.message.startswith(f"case {CASE}: ")
+
+
+@pytest.mark.skipif(not abilities()[FILTERED], reason="no system calls are filtered here, as `triton-evolve doctor` tells")
+@pytest.mark.parametrize("filtered", [True, False])
+def test_no_candidate_runs_where_its_process_could_connect_to_services(filtered: bool) -> None:
+    request = {
+        "device": "cpu", "source": "raise ValueError('it ran')", "entry": "f", "form": "function", "configuration": {},
+        "init_arguments": [], "backward": False, "mutates": [], "target": None,
+    }  # fmt: skip
+    preload = ("evo.evaluation.hosted_child", *(() if filtered else ("tests.evo_tests.hosted_unfiltered",)))
+    server = ForkServer("hosted", Limits(), preload=preload, environment={"TRITON_INTERPRET": "1"}, gpu=True)
+    server.start()
+    try:
+        process = HostedProcess(server, request, deadline_s=60)
+        expected, words = (Failed, "it ran") if filtered else (SandboxError, "could not be kept from connecting")
+        with pytest.raises(expected, match=words):
+            process.load()
+        process.end()
+    finally:
+        server.close()
 
 
 def test_a_hang_ends_at_its_deadline_and_the_host_lives_on(host: CpuHost) -> None:

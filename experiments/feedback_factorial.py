@@ -229,21 +229,16 @@ Reached = Mapping[tuple[str, str, int], Mapping[str, bool]]
 """(arm, task, sample) → outcome → whether it was reached."""
 
 
-def effect(reached: Reached, factor: str, outcome: str, seed: int = 0) -> tuple[float, float, float]:
-    """Share with the factor less share without it, over the questions that both have; with the bootstrap interval over these."""
-    names = {arm.name: getattr(arm, factor) for arm in ARMS}
-    questions = sorted({(task, sample) for _, task, sample in reached})
-    signs = {True: 1.0, False: -1.0}
-    differences = np.array(
-        [
-            sum(signs[names[arm]] * row[outcome] for (arm, task, sample), row in reached.items() if (task, sample) == question)
-            / 4
-            for question in questions
-        ]
+def effect(reached: Reached, factor: str, outcome: str) -> tuple[float, float, float]:
+    """Share of chains with the factor less share of those without it, with Newcombe's 95 % interval (1998, method 10)."""
+    on = {arm.name for arm in ARMS if getattr(arm, factor)}
+    sides = [[row[outcome] for (arm, _, _), row in reached.items() if (arm in on) == side] for side in (True, False)]
+    (first, low, high), (other, other_low, other_high) = (
+        (sum(rows) / len(rows), *interval(sum(rows), len(rows))) for rows in sides
     )
-    draws = np.random.default_rng(seed).integers(len(questions), size=(5_000, len(questions)))
-    low, high = np.percentile(differences[draws].mean(axis=1), [2.5, 97.5])
-    return float(differences.mean()), float(low), float(high)
+    difference = first - other
+    below, above = math.hypot(first - low, other_high - other), math.hypot(high - first, other - other_low)
+    return difference, difference - below, difference + above
 
 
 def markdown(results: Mapping[str, Any]) -> str:
@@ -290,7 +285,7 @@ def _arms(turns: Sequence[Turn], rounds: int) -> Iterator[str]:
 
 def _effects(turns: Sequence[Turn], rounds: int) -> Iterator[str]:
     reached = best_of_chains(turns, rounds)
-    yield "## Main effects on what a chain reaches (share with less share without, 95 % bootstrap interval over questions)"
+    yield "## Main effects on what a chain reaches (share of chains with it less share without)"
     yield ""
     yield f"| factor | {' | '.join(OUTCOMES)} |"
     yield "|---|" + "---|" * len(OUTCOMES)
@@ -298,7 +293,7 @@ def _effects(turns: Sequence[Turn], rounds: int) -> Iterator[str]:
         cells = ["{:+.0%} ({:+.0%} … {:+.0%})".format(*effect(reached, factor, outcome)) for outcome in OUTCOMES]
         yield f"| {factor} | {' | '.join(cells)} |"
     yield ""
-    yield "Percentages of few chains: an interval that holds 0 shows no effect of its factor."
+    yield "An interval that holds 0 shows no effect of its factor. Intervals: 95 %, of shares Wilson's, of differences Newcombe's."
 
 
 def experiment(section: ModelSection, given: argparse.Namespace) -> dict[str, Any]:

@@ -132,6 +132,7 @@ class LocalEngine:
                 break
             written += tokens
             if len(written) >= room or time.monotonic() > deadline:
+                del written[room:]  # what a grammar forces comes several tokens at a time
                 stop = "max_tokens" if room == wanted.max_tokens else "model_context_window_exceeded"
                 break
             self._read(tokens)

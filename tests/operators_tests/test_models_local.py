@@ -222,6 +222,7 @@ def test_a_real_small_model_is_held_to_grammars_and_remembers_the_beginning_of_a
     assert ended[0].usage.cache_read_tokens > 300
     assert cut.stop_reason == "max_tokens"
     assert cut.reply.startswith("Strategy: ")
+    assert (cut.usage.output_tokens, cut.usage.claimed_tokens) == (40, 0), "also where a grammar forces several at once"
     for exchange in ended:
         found = violation(exchange.reply, skeleton)
         if exchange.stop_reason == "end_turn":

@@ -34,8 +34,11 @@ class Lookup:
             driver = self._connection.driver_connection
             try:
                 found: list[tuple[Any, ...]] = driver.execute(compiled.string, filled).fetchall()
-            finally:
                 driver.rollback()
+            except BaseException:
+                self._connection.invalidate()  # whatever ended it, the next question gets another one
+                self._connection = None
+                raise
             return found
 
     def close(self) -> None:

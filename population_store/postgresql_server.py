@@ -79,14 +79,23 @@ def clear_errors(name: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise _meaning(name, error) from error
+        raise _meaning(name, error, error.orig, lost=error.connection_invalidated) from error
     except (UnicodeDecodeError, json.JSONDecodeError) as error:  # what we wrote is neither
         raise _damaged(name, error) from error
+    except Exception as error:
+        if _is_of_the_driver(error):  # a `Lookup` asks it directly
+            raise _meaning(name, error, error, lost=False) from error
+        raise
 
 
-def _meaning(name: str, error: DBAPIError) -> Exception:
-    state = getattr(error.orig, "sqlstate", None) or ""
-    said = " ".join(str(error.orig).split())
+def _is_of_the_driver(error: Exception) -> bool:
+    """Without importing it: where it is not installed, nothing is of it."""
+    return any(cls.__module__ == "psycopg" and cls.__name__ == "Error" for cls in type(error).__mro__)
+
+
+def _meaning(name: str, error: Exception, cause: BaseException | None, *, lost: bool) -> Exception:
+    state = getattr(cause, "sqlstate", None) or ""
+    said = " ".join(str(cause).split())
     if state == _FULL_DISK:
         action = "free some space on the server, then go on by `triton-evolve resume`; everything recorded before is kept"
         return StoreFullError(f"{name}: the server's disk is full", action=action)
@@ -96,7 +105,7 @@ def _meaning(name: str, error: DBAPIError) -> Exception:
         return StoreInUseError(f"{name}: another program holds a lock on it", action="close it, then try again")
     if state in _DAMAGED:
         return _damaged(name, error)
-    if not state or error.connection_invalidated or state.startswith(("08", "57P")):
+    if not state or lost or state.startswith(("08", "57P")):
         action = (
             "see that the server runs and can be reached, that the database exists, and what ~/.pgpass says; what was recorded is "
             "safe: `triton-evolve resume` goes on"

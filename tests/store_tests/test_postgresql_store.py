@@ -104,6 +104,17 @@ class TestServer:
         with open_store(url) as reader:
             assert [entry for _, entry in reader.journal()] == samples.history(0) + samples.history(2)
 
+    def test_a_question_on_a_connection_that_was_lost_is_told_as_such_and_the_next_one_is_answered(
+        self, postgresql: Service
+    ) -> None:
+        with open_store(postgresql.url(schema="asked"), header=samples.HEADER) as store:
+            store.record(samples.history(0), samples.spent_after(1))
+            assert not store.is_known("nobody", 9)
+            postgresql.restart()
+            with pytest.raises(StoreError, match="no connection to the server"):
+                store.is_known("nobody", 9)
+            assert not store.is_known("nobody", 9)
+
     def test_a_frozen_owner_keeps_its_store(self, postgresql: Service) -> None:
         url = postgresql.url(schema="owned")
         with (

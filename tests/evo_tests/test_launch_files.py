@@ -61,6 +61,17 @@ def test_the_file_carries_a_search_that_is_accepted(path: Path) -> None:
     assert config.name == path.stem
 
 
+def test_a_search_asks_for_as_many_workers_as_its_file_lets_come() -> None:
+    """An autoscaler starts none for evaluators that are bound to the nodes that there are."""
+    aws, kuberay = CONFIGS / "evolve-aws.yaml", MANIFESTS
+    (cluster,) = (document for document in documents(kuberay) if document["kind"] == "RayCluster")
+    allowed = {
+        aws: yaml.safe_load(aws.read_text())["available_node_types"]["gpu"]["max_workers"],
+        kuberay: sum(group["maxReplicas"] for group in cluster["spec"]["workerGroupSpecs"]),
+    }
+    assert {path: read_config(path).cluster.evaluators for path in allowed} == allowed
+
+
 @pytest.mark.parametrize("path", LAUNCHER_FILES, ids=lambda path: path.stem)
 def test_every_ray_asks_for_the_token_and_the_dashboard_stays_at_home(path: Path) -> None:
     document = yaml.safe_load(path.read_text())

@@ -247,6 +247,13 @@ class PopulationStore(ABC):
         """
 
     @abstractmethod
+    def verified(self, task: str) -> tuple[Ranked, ...]:
+        """Variants of a task that passed in the search and have a verdict of a verification, whichever, first evaluated first.
+
+        The newest verdict of a purpose counts, as in a ranking.
+        """
+
+    @abstractmethod
     def counts(self) -> dict[str, dict[str, int]]:
         """Task → status value of the search evaluation (or ``no_proposal``, ``pending``) → how many requests."""
 

@@ -109,7 +109,22 @@ def read_ranking(connection: Connection, task: str, limit: int | None) -> tuple[
     """Rows of `PopulationStore.ranking`; equal fitness: the one evaluated first is first."""
     table = schema.standings
     query = select(table.c.search_seq, table.c.verify_seq).where(table.c.task == task, table.c.fitness.is_not(None))
-    order = connection.execute(query.order_by(table.c.fitness.desc(), table.c.search_seq).limit(limit)).all()
+    return _ranked(connection, query.order_by(table.c.fitness.desc(), table.c.search_seq).limit(limit))
+
+
+def read_verified(connection: Connection, task: str) -> tuple[Ranked, ...]:
+    """Rows of `PopulationStore.verified`."""
+    table, verdicts = schema.standings, schema.evaluations
+    ids = select(verdicts.c.variant_id).where(verdicts.c.task == task, verdicts.c.purpose == Purpose.VERIFY.value)
+    query = select(table.c.search_seq, table.c.verify_seq).where(
+        table.c.variant_id.in_(ids), table.c.verify_seq.is_not(None), table.c.search_fitness > 0
+    )
+    return _ranked(connection, query.order_by(table.c.search_seq))
+
+
+def _ranked(connection: Connection, query: Select[Any]) -> tuple[Ranked, ...]:
+    """Of ``search_seq`` and ``verify_seq``, in that order."""
+    order = connection.execute(query).all()
     seqs = [seq for row in order for seq in row if seq is not None]
     evaluations = _evaluations(connection, _at(connection, schema.evaluations, "seq", seqs))
     numbers = [evaluations[row.search_seq].number for row in order]

@@ -121,6 +121,11 @@ class SqlStore(PopulationStore):
         with self._read() as connection:
             return reading.read_ranking(connection, task, limit)
 
+    def verified(self, task: str) -> tuple[Ranked, ...]:
+        """See `PopulationStore.verified`."""
+        with self._read() as connection:
+            return reading.read_verified(connection, task)
+
     def counts(self) -> dict[str, dict[str, int]]:
         """See `PopulationStore.counts`."""
         with self._read() as connection:

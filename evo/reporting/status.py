@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evo.exchanges import REFUSAL
-from evo.records import Evaluation, Event, EventKind, LatencyKind, NoProposal, Request, Spent, TrustLevel
-from evo.reporting.lineages import Abandoned, LineageReader, traps_table, traps_text
-from population_store.base import EvaluationEntry, OutcomeEntry, PopulationStore, Purpose, Ranked, RunHeader
+from evo.records import Evaluation, Event, EventKind, LatencyKind, Spent, Status, TrustLevel
+from evo.reporting.lineages import traps_table, traps_text
+from evo.search.digest import LEADERS, Digest, Happening, Place, Trouble
+from evo.search.given_up import Abandoned, Totals
+from population_store.base import PopulationStore, Ranked, RunHeader
 
 KIND_WORDS: Mapping[LatencyKind, str] = {
     LatencyKind.MEASURED: "measured",
@@ -23,13 +24,6 @@ KIND_WORDS: Mapping[LatencyKind, str] = {
     LatencyKind.SIMULATED: "simulated",
 }
 """How latencies are called wherever a person sees them; an estimate must not pass for a measurement."""
-
-_ENDS = (EventKind.STOPPED, EventKind.RESUMED, EventKind.PROPOSED, EventKind.EVALUATED)
-"""Where sessions end, or begin."""
-
-SHOWN_EVENTS = 5
-SHOWN_FAULTS = 12
-"""Of the cluster's, besides."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +40,6 @@ class IslandStatus:
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """How many requests of a model failed, how many it refused, and why the last one came to nothing."""
-
-    failed: int = 0
-    refused: int = 0
-    last: str = ""
-
-
-@dataclass(frozen=True)
 class RunStatus:
     """One look at a store.
 
@@ -68,8 +53,10 @@ class RunStatus:
         islands: See `IslandStatus`.
         bills: Model name → (requests, dollars).
         troubles: Of the models that had some.
-        events: All events.
-        abandoned: Lineages given up, what they cost and what the restarts after them gave.
+        happenings: Events to be shown, in order.
+        end: The newest event with which a session ended or began.
+        given_up: What all abandoned lineages cost and what the restarts after them gave.
+        abandoned: The last of them.
     """
 
     header: RunHeader
@@ -81,84 +68,74 @@ class RunStatus:
     checks: Mapping[str, int]
     islands: tuple[IslandStatus, ...]
     bills: Mapping[str, tuple[int, float]]
-    events: tuple[Event, ...]
-    abandoned: tuple[Abandoned, ...] = ()
-    troubles: Mapping[str, Trouble] = field(default_factory=dict)
+    troubles: Mapping[str, Trouble]
+    happenings: tuple[Happening, ...]
+    end: Event | None
+    given_up: Totals
+    abandoned: tuple[Abandoned, ...]
 
     @property
     def finished(self) -> str | None:
         """Why the run stopped; None while it runs or was killed."""
-        ends = [event for event in self.events if event.kind in _ENDS]
-        return ends[-1].reason if ends and ends[-1].kind is not EventKind.RESUMED else None
+        return None if self.end is None or self.end.kind is EventKind.RESUMED else self.end.reason
 
 
 class StatusReader:
-    """Looks at one store repeatedly; the journal is read once, not once per look."""
+    """Looks at one store repeatedly. Of the journal it reads what the newest digest in the store lacks, and that once."""
 
     def __init__(self, store: PopulationStore) -> None:
         self._store = store
-        self._read_up_to = 0
-        self._bills: dict[str, tuple[int, float]] = {}
-        self._troubles: dict[str, Trouble] = {}
-        self._tasks: dict[int, str] = {}
-        self._outcomes: dict[int, str] = {}
-        self._known: set[str] = set()
-        self._lineages = LineageReader()
+        self._digest = Digest(store)
 
     def look(self, top: int = 5) -> RunStatus:
         """How the run stands now, with the best `top` variants per task."""
-        self._read_journal()
-        header, events = self._store.header, self._store.events()
-        rankings = {task: self._store.ranking(task) for task in json.loads(header.tasks)}
+        digest, header = self._digest, self._store.header
+        digest.follow()
+        tasks: list[str] = list(json.loads(header.tasks))
+        verified = {task: self._store.verified(task) for task in tasks}
         limits: dict[str, Any] = json.loads(header.config).get("budget", {})
         return RunStatus(
             header=header,
             spent=self._store.spent,
             budget={name: limit for name, limit in limits.items() if limit is not None},
-            counts=self._counts(),
-            best={task: rows[:top] for task, rows in rankings.items()},
-            trust={task: _trusts(rows) for task, rows in rankings.items()},
-            checks=Counter(check for rows in rankings.values() for row in rows if row.verify for check in row.verify.checks),
-            islands=_islands(rankings, events),
-            bills=dict(self._bills),
-            troubles=dict(self._troubles),
-            events=events,
-            abandoned=self._lineages.abandoned(),
+            counts=digest.counts(),
+            best={task: self._store.ranking(task, top) for task in tasks},
+            trust={task: _trusts(digest.trust.get(task, {}), verified[task]) for task in tasks},
+            checks=Counter(check for rows in verified.values() for row in rows if _stood(row) for check in _checks(row)),
+            islands=self._islands(verified),
+            bills=dict(digest.bills),
+            troubles=dict(digest.troubles),
+            happenings=digest.happenings(),
+            end=digest.end,
+            given_up=digest.given_up.totals,
+            abandoned=digest.given_up.newest(),
         )
 
-    def _read_journal(self) -> None:
-        for sequence, entry in self._store.journal(self._read_up_to):
-            self._read_up_to = sequence
-            self._lineages.see(entry)
-            if isinstance(entry, Request):
-                self._tasks[entry.number] = entry.task
-                self._outcomes[entry.number] = "pending"
-            elif isinstance(entry, OutcomeEntry):
-                self._outcome(entry)
-            elif isinstance(entry, EvaluationEntry) and entry.purpose is Purpose.SEARCH:
-                self._outcomes[entry.number] = entry.evaluation.status.value
+    def _islands(self, verified: Mapping[str, Sequence[Ranked]]) -> tuple[IslandStatus, ...]:
+        passed, kinds = Counter(self._digest.passed), self._digest.kinds
+        for task, rows in verified.items():
+            passed.subtract(Place(task, row.request.island) for row in rows if not _stood(row))
+        return tuple(
+            IslandStatus(
+                place.task,
+                place.island,
+                passed[place],
+                self._best(place, verified.get(place.task, ())) if passed[place] else 0.0,
+                *(kinds.get(place, Counter())[kind] for kind in (EventKind.STALLED, EventKind.TRAPPED, EventKind.MIGRATION)),
+            )
+            for place in sorted({*passed, *kinds}, key=lambda place: (place.task, place.island))
+        )
 
-    def _outcome(self, entry: OutcomeEntry) -> None:
-        for exchange in entry.outcome.exchanges:
-            requests, dollars = self._bills.get(exchange.model, (0, 0.0))
-            self._bills[exchange.model] = (requests + 1, dollars + exchange.usage.dollars)
-            failed, refused = exchange.stop_reason == "error", exchange.stop_reason == REFUSAL
-            if failed or refused:
-                had = self._troubles.get(exchange.model, Trouble())
-                last = entry.outcome.reason if isinstance(entry.outcome, NoProposal) else had.last
-                self._troubles[exchange.model] = Trouble(had.failed + failed, had.refused + refused, last)
-        if entry.variant is None:
-            self._outcomes[entry.number] = "no_proposal"
-        elif entry.variant.variant_id in self._known:
-            self._outcomes[entry.number] = "repeated"
-        else:
-            self._known.add(entry.variant.variant_id)
-
-    def _counts(self) -> dict[str, Counter[str]]:
-        counts: dict[str, Counter[str]] = {}
-        for number, outcome in self._outcomes.items():
-            counts.setdefault(self._tasks[number], Counter())[outcome] += 1
-        return counts
+    def _best(self, place: Place, verified: Sequence[Ranked]) -> float:
+        """The best fitness of an island: as verified where it was, else as searched."""
+        numbers = {row.number for row in verified}
+        found = [row.verify.fitness for row in verified if row.verify and row.request.island == place.island]
+        leaders = self._digest.leaders.get(place, [])
+        searched = next((-negative for negative, number in leaders if number not in numbers), None)
+        if searched is None and len(leaders) == LEADERS:  # all of them were verified, and there may be more
+            rows = (row for row in self._store.ranking(place.task) if row.number not in numbers)
+            searched = next((row.search.fitness for row in rows if row.request.island == place.island), None)
+        return max([*found, searched or 0.0])
 
 
 def render_status(status: RunStatus) -> RenderableType:
@@ -173,16 +150,16 @@ def render_status(status: RunStatus) -> RenderableType:
         _islands_table(status.islands),
     ]
     if status.abandoned:
-        parts += [traps_text(status.abandoned), traps_table(status.abandoned)]
+        parts += [traps_text(status.given_up), traps_table(status.abandoned)]
     if status.bills:
         bills = (f"{model}: {requests} requests, ${dollars:.2f}" for model, (requests, dollars) in sorted(status.bills.items()))
         parts.append(Text("models: " + "; ".join(bills)))
     for model, had in sorted(status.troubles.items()):
         parts.append(Text(f"{model}: {had.failed} requests failed, {had.refused} refused; the last: {_one_line(had.last, 300)}"))
-    cut_off = _after_a_death(status.events)
-    for event in _shown(status.events):
+    for happening in status.happenings:
+        event = happening.event
         where = " ".join(part for part in (event.task, event.lineage) if part)
-        died = "; the one before was cut off: its driver, engine or machine died" if id(event) in cut_off else ""
+        died = "; the one before was cut off: its driver, engine or machine died" if happening.after_death else ""
         parts.append(Text(f"{event.kind.value} {where}: {event.reason}{died}"))
     return Group(*parts)
 
@@ -230,29 +207,6 @@ def spent_line(spent: Spent, budget: Mapping[str, float]) -> str:
     return ", ".join(parts)
 
 
-def _islands(rankings: Mapping[str, Sequence[Ranked]], events: Sequence[Event]) -> tuple[IslandStatus, ...]:
-    passed: Counter[tuple[str, int]] = Counter()
-    best: dict[tuple[str, int], float] = {}
-    for task, rows in rankings.items():
-        for row in rows:
-            place = (task, row.request.island)
-            passed[place] += 1
-            best[place] = max(best.get(place, 0.0), (row.verify or row.search).fitness)
-    kinds = Counter(((event.task, event.island), event.kind) for event in events if event.task and event.island >= 0)
-    places = sorted(set(passed) | {place for place, _ in kinds})
-    return tuple(
-        IslandStatus(
-            *place,
-            passed[place],
-            best.get(place, 0.0),
-            kinds[place, EventKind.STALLED],
-            kinds[place, EventKind.TRAPPED],
-            kinds[place, EventKind.MIGRATION],
-        )
-        for place in places
-    )
-
-
 def _counts_table(counts: Mapping[str, Mapping[str, int]]) -> Table:
     table = Table("task", "requests", "by outcome", box=None, header_style="bold", pad_edge=False)
     for task, by_status in sorted(counts.items()):
@@ -270,31 +224,23 @@ def _islands_table(islands: Sequence[IslandStatus]) -> Table:
     return table
 
 
-def _trusts(rows: Sequence[Ranked]) -> dict[TrustLevel, int]:
-    """By level, the most trusted first."""
-    found = Counter((row.verify or row.search).trust for row in rows)
+def _trusts(searched: Mapping[TrustLevel, int], verified: Sequence[Ranked]) -> dict[TrustLevel, int]:
+    """By level, the most trusted first: what verification found in place of what the search did."""
+    found: Counter[TrustLevel | None] = Counter(searched)
+    for row in verified:
+        found[row.search.trust] -= 1
+        if _stood(row):
+            found[(row.verify or row.search).trust] += 1
     return {level: found[level] for level in TrustLevel if found[level]}
 
 
-def _shown(events: Sequence[Event]) -> list[Event]:
-    """All devices in quarantine, what happened to the cluster and to sessions last, and the last events whatever they are."""
-    events = [event for event in events if event.kind is not EventKind.BATCH]  # of use to the next process alone
-    earlier, last = events[:-SHOWN_EVENTS], events[-SHOWN_EVENTS:]
-    happened = [event for event in earlier if event.kind in (EventKind.CLUSTER, EventKind.WORKER_LOST, *_ENDS)][-SHOWN_FAULTS:]
-    kept = {id(event) for event in happened}
-    return [*(event for event in earlier if event.kind is EventKind.QUARANTINED or id(event) in kept), *last]
+def _stood(row: Ranked) -> bool:
+    """It passed its verification."""
+    return row.verify is not None and row.verify.status is Status.PASSED
 
 
-def _after_a_death(events: Sequence[Event]) -> set[int]:
-    """Of the beginnings of sessions, those before which the session before has no end."""
-    found: set[int] = set()
-    ended = False
-    for event in events:
-        if event.kind is EventKind.RESUMED and not ended:
-            found.add(id(event))
-        if event.kind in _ENDS:
-            ended = event.kind is not EventKind.RESUMED
-    return found
+def _checks(row: Ranked) -> tuple[str, ...]:
+    return () if row.verify is None else row.verify.checks
 
 
 def _trust_lines(trust: Mapping[str, Mapping[TrustLevel, int]]) -> list[Text]:

@@ -12,6 +12,7 @@ from evo.search.archive import START
 from evo.search.bandit import Bandit
 from evo.search.budget import Meter
 from evo.search.consequences import due
+from evo.search.digest import Digest
 from evo.search.model_mix import ModelBandit, ModelMix
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo, TaskSetup
@@ -67,6 +68,7 @@ class Ledger:
             raise ValueError(f"tasks must differ in name, given {', '.join(setup.task.name for setup in tasks)}")
         self._owned = [*self.bandits.values(), *self.model_bandits.values(), *self.states.values()]
         self._snapshots = Snapshots(store, self, settings, tasks, models)
+        self._digest = Digest(store)
         self._replay()
 
     def _state(self, setup: TaskSetup, settings: SearchSettings, models: Sequence[str]) -> TaskState:
@@ -107,6 +109,9 @@ class Ledger:
                 for event in events:
                     self._change(event)
                 done.extend(events)
+            known = isinstance(entry, OutcomeEntry) and state is not None and entry.number not in state.awaiting
+            for item in done:
+                self._digest.see(item, repeated=known and item is entry)
         except BaseException as error:
             self._refused = error
             raise
@@ -153,6 +158,7 @@ class Ledger:
             fresh = self._store.record(batch, self.meter.spent)
             if not all(fresh):
                 raise StoreError("the population store holds records that this run did not make", action="resume the run")
+            self._digest.keep()
             self._snapshots.applied(len(batch))
             if self._snapshots.is_due(sum(len(state.archive) for state in self.states.values())):
                 self._keep()
@@ -230,6 +236,7 @@ class Ledger:
     def _replay(self) -> None:
         begin = last = self._snapshots.restore()
         self._moved(begin)
+        self._digest.follow()
         for last, entry in self._store.journal(begin):  # noqa: B007 (the last number tells whether there was any)
             self._change(entry)
         if last:

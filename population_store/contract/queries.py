@@ -32,6 +32,17 @@ class QueryContract(StoreFixtures):
         store.record([*samples.history(0), samples.verified(0, samples.failed(0)), *samples.history(1)], Spent())
         assert [row.number for row in store.ranking("softmax")] == [1]
 
+    def test_what_was_verified_is_told_whatever_came_of_it(self, store: PopulationStore) -> None:
+        store.record([entry for number in range(4) for entry in samples.history(number)], Spent())
+        assert store.verified("softmax") == ()
+        store.record([samples.verified(2, samples.failed(2)), samples.verified(1, samples.passed(1, 1.5))], Spent())
+        store.record([samples.verified(3, samples.failed(3, Status.DUPLICATE))], Spent())
+        found = store.verified("softmax")
+        assert [row.number for row in found] == [1, 2], "a duplicate is no verdict"
+        assert [row.verify for row in found] == [samples.passed(1, 1.5), samples.failed(2)]
+        assert found[0] == next(row for row in store.ranking("softmax") if row.number == 1)
+        assert store.verified("gemm") == ()
+
     def test_a_variant_proposed_twice_is_one_row(self, store: PopulationStore) -> None:
         twin, elder = samples.request(1), samples.variant(0)
         duplicate = samples.failed(1, Status.DUPLICATE, of=elder)

@@ -124,6 +124,7 @@ def test_status_tells_what_traps_cost_and_what_restarts_gave(store: PopulationSt
     store.record(entries, Spent(evaluations=3, proposals=5, dollars=0.75))
     look = reader.look()
     assert look.abandoned[0].gained
+    assert look.given_up.better == 1
     text = printed(render_status(look))
     assert (
         "0 trapped and 1 stalled lineages, $0.25 spent on them since their last gain; 1 of 1 restarts found something better"

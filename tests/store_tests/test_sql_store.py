@@ -280,6 +280,8 @@ class TestQueries:
             try:
                 store.ranking("softmax", limit=5)
                 store.counts()
+                store.verified("softmax")
+                store.is_known("x", 40)
                 store.variant("x")
                 next(store.journal(after=40))
             finally:

@@ -427,6 +427,8 @@ class EventKind(StrEnum):
     """A device is used no more; of no task, the reason names it."""
     BATCH = "batch"
     """Requests to a model were sent as one and will be answered within a day; of no task, see `evo.cluster.receipts`."""
+    BUDGET = "budget"
+    """From here on a run may use more or less than before; of no task, see `evo.search.allowed`."""
     CLUSTER = "cluster"
     """A node, a worker or a device came, went or failed; of no task, the reason tells what happened and what was done."""
     PROPOSED = "proposed"

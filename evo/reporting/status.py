@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from evo.records import Evaluation, Event, EventKind, LatencyKind, Spent, Status, TrustLevel
 from evo.reporting.lineages import traps_table, traps_text
+from evo.search.allowed import began_with
 from evo.search.digest import LEADERS, Digest, Happening, Place, Trouble
 from evo.search.given_up import Abandoned, Totals
 from population_store.base import PopulationStore, Ranked, RunHeader
@@ -45,7 +45,7 @@ class RunStatus:
 
     Attributes:
         header, spent: As recorded.
-        budget: Limits by name, from the recorded configuration; those without a limit left out.
+        budget: Limits by name, of the newest session; those without a limit left out.
         counts: Task → status (or ``no_proposal``, ``repeated`` for a known variant, ``pending``) → requests.
         best: The top of the ranking of each task.
         trust: Task → trust level → PASSED variants, so that it is seen how much rests on less than a replay.
@@ -93,11 +93,10 @@ class StatusReader:
         digest.follow()
         tasks: list[str] = list(json.loads(header.tasks))
         verified = {task: self._store.verified(task) for task in tasks}
-        limits: dict[str, Any] = json.loads(header.config).get("budget", {})
         return RunStatus(
             header=header,
             spent=self._store.spent,
-            budget={name: limit for name, limit in limits.items() if limit is not None},
+            budget=digest.allowed if digest.allowed is not None else began_with(header) or {},
             counts=digest.counts(),
             best={task: self._store.ranking(task, top) for task in tasks},
             trust={task: _trusts(digest.trust.get(task, {}), verified[task]) for task in tasks},

@@ -15,6 +15,7 @@ from typing import ClassVar
 from evo.exchanges import REFUSAL
 from evo.plain import content_id
 from evo.records import Evaluation, Event, EventKind, NoProposal, Request, Status, TrustLevel
+from evo.search.allowed import Limits, recorded
 from evo.search.freezing import freeze, layout, thaw
 from evo.search.given_up import Abandoned, GivenUp, LineageFigures, Totals
 from population_store.base import Entry, EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
@@ -87,6 +88,7 @@ class Digest:
         leaders: By place, the best fitnesses as searched, each as (-fitness, request), best first.
         kinds: By place, how many events of each kind.
         end: The newest event with which a session ended or began.
+        allowed: What the run may use since its newest session with another budget; None where there was none.
     """
 
     KEPT: ClassVar = (
@@ -98,6 +100,7 @@ class Digest:
         "leaders",
         "kinds",
         "end",
+        "allowed",
         "_open",
         "_outcomes",
         "_order",
@@ -115,6 +118,7 @@ class Digest:
         self.leaders: dict[Place, list[tuple[float, int]]] = {}
         self.kinds: dict[Place, Counter[EventKind]] = {}
         self.end: Event | None = None
+        self.allowed: Limits | None = None
         self._open: dict[int, Request] = {}
         self._outcomes: dict[str, Counter[str]] = {}
         self._order = 0
@@ -223,7 +227,9 @@ class Digest:
         after_death = event.kind is EventKind.RESUMED and (self.end is None or self.end.kind is EventKind.RESUMED)
         if event.kind in ENDS:
             self.end = event
-        if event.kind is EventKind.BATCH:  # of use to the next process alone
+        if event.kind is EventKind.BUDGET:
+            self.allowed = recorded(event)
+        if event.kind in (EventKind.BATCH, EventKind.BUDGET):  # of use to the next process alone, or shown elsewhere
             return
         happening = Happening(self._order, event, after_death)
         self._order += 1

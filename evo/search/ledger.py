@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from evo.errors import StoreError
 from evo.records import Event, EventKind, Proposal, Request
+from evo.search.allowed import Limits, began_with, budget_event, limits_of, recorded
 from evo.search.archive import START
 from evo.search.bandit import Bandit
 from evo.search.budget import Meter
@@ -35,7 +36,7 @@ class Ledger:
         seed, settings, budget, tasks, operators, models, store, clock: As for `evo.search.engine.Engine`.
     """
 
-    KEPT: ClassVar = ("meter", "epoch", "next_number", "device", "_tasks", "_quarantined", "_owned")
+    KEPT: ClassVar = ("meter", "epoch", "next_number", "device", "_tasks", "_quarantined", "_allowed", "_owned")
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class Ledger:
         self._together: list[Entry] | None = None
         self._tasks: dict[int, str] = {}  # of requests that may yet get an outcome or a verdict of the search
         self._quarantined: dict[str, None] = {}
+        self._allowed: Limits | None = began_with(store.header)
         kinds = sorted({setup.task.kind for setup in tasks})
         self.bandits = {kind: Bandit(settings.bandit_floor, settings.bandit_memory) for kind in kinds}
         self.model_bandits = {kind: ModelBandit(settings.bandit_floor, settings.bandit_memory) for kind in kinds}
@@ -223,6 +225,8 @@ class Ledger:
                 state.mix.new_session()
         elif event.kind is EventKind.QUARANTINED:
             self._quarantined[event.reason] = None
+        elif event.kind is EventKind.BUDGET:
+            self._allowed = recorded(event)
         elif event.kind not in _OF_NO_TASK:
             if event.kind is EventKind.WORKER_LOST:  # what it used is not known
                 self.meter.evaluated(self.meter.dearest_gpu_s or 0.0, searched=False)
@@ -248,6 +252,8 @@ class Ledger:
                 f"; in quarantine before, and tried again: {again}" if again else ""
             )
             self.commit([Event(EventKind.RESUMED, "", 0, "", "", text)])
+            if self._allowed is not None and limits_of(self.meter.budget) != self._allowed:
+                self.commit([budget_event(self.meter.budget)])
         for state in self.states.values():
             if not state.requests:
                 self._start(state)

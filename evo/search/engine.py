@@ -132,7 +132,8 @@ class Engine:
         fresh: list[bool] = []
         told = tuple(outcomes)  # whoever makes them lazily fails before anything is applied
         states = [self._ledger.state_of(number) for number, _ in told]
-        self._outcomes.prepare((state, outcome) for state, (_, outcome) in zip(states, told, strict=True))
+        with self._book.paused():  # in a long run it reads every variant
+            self._outcomes.prepare((state, outcome) for state, (_, outcome) in zip(states, told, strict=True))
         for state, (number, outcome) in zip(states, told, strict=True):
             self._book.close(number)
             self._waiting.proposals.pop(number, None)

@@ -5,11 +5,15 @@ Nothing here is stored: after a restart all of it is void, and work that was not
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from evo.evaluation.base import Effort, WorkItem
+
+NOTICED_S = 1.0
+"""Shorter pauses than this are within everybody's patience."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,18 @@ class LeaseBook:
         found = tuple(work for work, deadline in self._deadlines.items() if deadline <= now)
         self._next_deadline = min(self._deadlines.values(), default=math.inf)
         return found
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """The seconds that a long block takes count against no holder: signs of life that come meanwhile are read after it only."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            took = self._clock() - began
+            if took > NOTICED_S:
+                self._deadlines = {work: deadline + took for work, deadline in self._deadlines.items()}
+                self._next_deadline += took
 
     def reserve(self, plan_hash: str, variant_id: str) -> str | None:
         """Reserves a plan for a leased variant; the variant id of another live lease on the same task and device that has it."""

@@ -229,6 +229,20 @@ def test_leases_expire_by_the_clock_and_take_their_reservations_along() -> None:
     assert not book.is_leased(0, Effort.SEARCH)
 
 
+def test_what_the_owner_of_the_leases_is_long_at_costs_no_holder_its_lease() -> None:
+    now = [0.0]
+    book = LeaseBook(epoch=1, lease_s=10.0, clock=lambda: now[0])
+    book.lend(3)
+    now[0] = 8.0
+    with book.paused():
+        now[0] = 108.0
+    assert book.overdue() == ()
+    now[0] = 109.0
+    assert book.overdue() == ()
+    now[0] = 111.0
+    assert book.overdue() == (3,)
+
+
 def test_random_streams_differ_by_every_part_of_their_place() -> None:
     places = [(1, Draw.CHOICE, "a", 0), (2, Draw.CHOICE, "a", 0), (1, Draw.RESTART, "a", 0), (1, Draw.CHOICE, "b", 0)]
     places.append((1, Draw.CHOICE, "a", 1))

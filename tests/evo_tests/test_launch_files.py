@@ -80,6 +80,7 @@ def test_every_ray_asks_for_the_token_and_the_dashboard_stays_at_home(path: Path
     for line in starts:
         assert "RAY_AUTH_MODE=token" in line
         assert "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1" in line
+        assert "RAY_memory_monitor_refresh_ms=0" in line
         # With the provider `local` the second autoscaler starts one worker too few.
         assert ("RAY_enable_autoscaler_v2=0" in line) == (document["provider"]["type"] == "local")
     assert "--dashboard-host=127.0.0.1" in starts[0]
@@ -101,6 +102,7 @@ def test_the_manifests_have_fields_that_kuberay_knows() -> None:
     for pod in pods:
         volumes = {volume["name"] for volume in pod["spec"].get("volumes", ())}
         for container in pod["spec"]["containers"]:
+            assert {"name": "RAY_memory_monitor_refresh_ms", "value": "0"} in container["env"]
             assert set(container["resources"]["limits"]) >= {"cpu", "memory"}
             assert {mount["name"] for mount in container.get("volumeMounts", ())} <= volumes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ import typer
 
 from evo.commands.search import RUNS, Overrides, absolute_store, resume_command, run_command
 from evo.config import RunConfig, read_config
-from population_store.opening import store_exists
+from evo.errors import StoreInUseError
+from population_store.opening import open_store, store_exists
 
 _OF_THE_FILE = ("tasks", "library", "budget", "store", "seeds", "target", "accept_weak_tasks")
 """Keys that either count as the file has them now, or are found out anew when a run begins."""
+
+DYING_S = 60.0
+"""On a cluster the engine outlives a driver that was killed until Ray has noticed."""
+LOOK_S = 0.5
 
 
 def continue_command(path: Path, store: str | None, overrides: Overrides) -> int:
@@ -32,7 +38,28 @@ def continue_command(path: Path, store: str | None, overrides: Overrides) -> int
     place = absolute_store(store or config.store or str(RUNS / f"{config.name}.sqlite"))
     if not store_exists(place):
         return run_command(path, place, overrides)
+    wait_for_owner(place)
     return resume_command(place, overrides, config)
+
+
+def wait_for_owner(store: str, patience_s: float = DYING_S) -> None:
+    """Waits until nobody owns a store.
+
+    Raises:
+        StoreInUseError: Somebody still does after `patience_s`.
+    """
+    deadline, told = time.monotonic() + patience_s, False
+    while True:
+        try:
+            open_store(store, write=True).close()
+            return
+        except StoreInUseError as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not told:
+                typer.echo(f"{error}; looking for up to {patience_s:g} s whether it is a killed run's")
+                told = True
+        time.sleep(LOOK_S)
 
 
 def as_it_began(recorded: RunConfig, given: RunConfig, where: str) -> RunConfig:

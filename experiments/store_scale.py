@@ -2,10 +2,11 @@
 
     python experiments/store_scale.py build runs/million.sqlite --variants 1000000     # a quarter of an hour on one core
     python experiments/store_scale.py measure runs/million.sqlite --out experiments/results
+    python experiments/store_scale.py look runs/million.sqlite --out experiments/results
 
 `build` writes a journal as a search would: decisions, modules, verdicts and all that the search's rules make follow from them (restarts,
 migrations), through the ledger and the store, but with parents drawn at random and verdicts made up. `measure` asks what a run asks,
-each time on a store that was just opened.
+each time on a store that was just opened; `look` what `triton-evolve status` does, without changing the store.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from evo.records import (
     TrustLevel,
     Variant,
 )
+from evo.reporting.status import StatusReader
+from evo.search.digest import ENTRIES, NAME
 from evo.search.engine import Engine
 from evo.search.ledger import Ledger
 from evo.search.settings import Budget, SearchSettings
@@ -214,18 +217,55 @@ def _times(act: Callable[[int], Any], times: int = LOOKS) -> dict[str, float]:
 
 
 def _status(store: PopulationStore) -> dict[str, float]:
-    """Milliseconds of what a display asks."""
+    """Milliseconds of CPU of what a display asks."""
     asked: dict[str, Callable[[], Any]] = {
         "counts": store.counts,
         "best five": lambda: store.ranking("toy", 5),
         "spent": lambda: store.spent,
     }
-    found = {}
-    for name, ask in asked.items():
-        begun = time.perf_counter()
-        ask()
-        found[name] = 1e3 * (time.perf_counter() - begun)
+    return {name: _cpu_ms(ask) for name, ask in asked.items()}
+
+
+def _cpu_ms(act: Callable[[], Any]) -> float:
+    used = time.process_time()
+    act()
+    return 1e3 * (time.process_time() - used)
+
+
+def look(path: Path) -> dict[str, Any]:
+    """What a look at a store costs this process; the store is one that a run wrote, or resumed, with this version."""
+    found: dict[str, Any] = {}
+    with open_store(str(path)) as store:
+        reader: list[StatusReader] = []
+        found["restore_ms"] = _cpu_ms(lambda: reader.append(StatusReader(store)))
+        kept = store.kept(NAME)
+        end = kept.seq if kept is not None else 0
+        found["look_ms"] = _cpu_ms(lambda: reader[0].look())
+        found["again_ms"] = _cpu_ms(lambda: reader[0].look())
+        found["followed"] = sum(1 for _ in store.journal(end))
+        found["tail_ms"] = _cpu_ms(lambda: sum(1 for _ in store.journal(max(0, end - ENTRIES))))
+        found["digest_bytes"] = 0 if kept is None else len(kept.text)
+        found["variants"] = store.spent.evaluations
     return found
+
+
+def look_page(results: dict[str, Any]) -> str:
+    """Markdown."""
+    found = results["found"]
+    lines = [
+        described(results["session"]),
+        "",
+        f"What `triton-evolve status` asks of a SQLite store with {found['variants']:,} variants, in CPU of its process, without "
+        f"imports and opening. {results['remark']}",
+        "",
+        "| what | figure |",
+        "|---|---|",
+        f"| read the digest, {found['digest_bytes']:,} bytes | {found['restore_ms']:.1f} ms |",
+        f"| see {found['followed']} entries that followed, ask the store for the rest | {found['look_ms']:.1f} ms |",
+        f"| read {ENTRIES:,} entries of the journal, the most that follow a digest of a running search | {found['tail_ms']:.1f} ms |",
+        f"| a second look | {found['again_ms']:.1f} ms |",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def page(results: dict[str, Any]) -> str:
@@ -253,7 +293,7 @@ def page(results: dict[str, Any]) -> str:
         timed("is a module known: one that is not", "is_new"),
         timed("whose plan is this: a known one", "plan_known"),
         timed("whose plan is this: a new one", "plan_new"),
-        *(f"| status: {name} | {value:.1f} ms |" for name, value in found["status"].items()),
+        *(f"| status: {name} | CPU {value:.1f} ms |" for name, value in found["status"].items()),
         f"| size on disk | {found['bytes'] / 1e9:.2f} GB, {found['bytes'] / found['variants']:,.0f} bytes per variant |",
     ]
     return "\n".join(lines) + "\n"
@@ -262,7 +302,7 @@ def page(results: dict[str, Any]) -> str:
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("build", "measure"))
+    parser.add_argument("what", choices=("build", "measure", "look"))
     parser.add_argument("store", type=Path)
     parser.add_argument("--variants", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path)
@@ -273,10 +313,12 @@ def main() -> None:
         build(given.store, given.variants)
         return
     session = measured_with(given.commit, ["python", "experiments/store_scale.py", *sys.argv[1:]])
-    results = {"session": session, "remark": given.remark, "found": measure(given.store)}
+    looking = given.what == "look"
+    results = {"session": session, "remark": given.remark, "found": look(given.store) if looking else measure(given.store)}
     print(json.dumps(results["found"], indent=1))
     if given.out is not None:
-        write_results(given.out, "store_scale", results, page(results))
+        name, written = ("store_scale_look", look_page(results)) if looking else ("store_scale", page(results))
+        write_results(given.out, name, results, written)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +84,8 @@ def _begin(path: Path, config: RunConfig, jobs: Jobs) -> int:
 
 
 def pack(path: Path, config: RunConfig, folder: Path) -> RunConfig:
-    """Puts what a cluster needs of a search into a folder: its configuration, and task files of the user with their kernels.
+    """Puts what a cluster needs of a search into a folder: its configuration, task files of the user with their kernels, and what the
+    library has on this machine.
 
     Args:
         path: That was read.
@@ -101,7 +103,8 @@ def pack(path: Path, config: RunConfig, folder: Path) -> RunConfig:
         where = f"{path}: tasks.{position}"
         check_reference(reference, where=where)
         tasks.append(_pack_task(Path(reference), folder / "tasks" / str(position), where) if is_path(reference) else reference)
-    packed = config.model_copy(update={"tasks": tuple(tasks)})
+    library = _pack_library(config.library, folder / "library")
+    packed = config.model_copy(update={"tasks": tuple(tasks), "library": library})
     write_config(packed, folder / PACKED)
     return packed
 
@@ -114,6 +117,19 @@ def entrypoint(config: RunConfig) -> str:
     if "://" not in store and not store.startswith(("/", "~")):
         store = f"~/{store}"
     return shlex.join(["python", "-m", "evo.main", "run", PACKED, "--continue", "--address", "auto", "--store", store, *front])
+
+
+def _pack_library(places: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """Writes down the kernels of places on this machine; of stores, their best."""
+    here = [place for place in places if "://" not in place]
+    if not here:
+        return tuple(places)
+    from evo.search.library import read_library
+
+    folder.mkdir()
+    for number, example in enumerate(read_library(here)):
+        (folder / f"{number:04}.py").write_text(example.source, encoding="utf-8")
+    return (*(place for place in places if "://" in place), folder.name)
 
 
 def _pack_task(source: Path, folder: Path, where: str) -> str:

@@ -16,6 +16,7 @@ from evo.commands.submitting import PACKED, entrypoint, pack
 from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, InputError
 from evo.main import main
+from evo.search.library import read_library
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -158,6 +159,18 @@ def test_what_goes_to_a_cluster_is_the_search_with_the_tasks_of_ones_own(own_fil
 
     assert load_task(there.tasks[1]).name == "softmax"
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*.py")) == ["tasks/1/kernels/own.py", "tasks/1/own.py"]
+
+
+def test_a_library_on_this_machine_goes_along_and_one_on_a_server_stays(own_file: Path, tmp_path: Path) -> None:
+    server = "postgresql+psycopg://me@host/kernels"
+    (tmp_path / "tasks/kernels/notes.txt").write_text("no kernel")
+    own_file.write_text(own_file.read_text().replace("tasks: [", f"library: [tasks/kernels, '{server}'], tasks: [", 1))
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    pack(own_file, read_config(own_file), folder)
+    there = read_config(folder / PACKED).library
+    assert there == (server, str(folder / "library"))
+    assert [example.source for example in read_library(there[1:])] == [(tmp_path / "tasks/kernels/own.py").read_text()]
 
 
 def test_a_kernel_outside_of_its_tasks_folder_does_not_go(own_file: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from evo.errors import InputError, SpendLimitError
 from evo.records import Usage
 from operators.models.anthropic_attempts import AttemptHook, described
 from operators.models.anthropic_batches import PRICE_FACTOR, Batches, BatchFailure, BatchTicket
-from operators.models.attempts import MAX_REPLY_CHARS, spend_code, token_count
+from operators.models.attempts import MAX_REPLY_CHARS, checked_key, spend_code, token_count
 from operators.models.base import Prompt
 from operators.models.ledger import Account
 from operators.models.limits import Limiter
@@ -102,7 +102,8 @@ class AnthropicModel(HttpModel[anthropic.AsyncAnthropic]):
         self._effort = effort
         self._batch = {"size": batch_size, "window_s": batch_window_s, "poll_s": batch_poll_s} if batch else None
         self._unused: anthropic.AsyncAnthropic | None = self._keyed_client()
-        self._keys = tuple(secret for secret in (self._unused.api_key, self._unused.auth_token) if secret)
+        secrets = (("ANTHROPIC_API_KEY", self._unused.api_key), ("ANTHROPIC_AUTH_TOKEN", self._unused.auth_token))
+        self._keys = tuple(checked_key(secret, variable, name) for variable, secret in secrets if secret)
         self._gathering: _Batches = weakref.WeakKeyDictionary()
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-from evo.errors import SpendLimitError
+from evo.errors import InputError, SpendLimitError
 from evo.records import Usage
 from operators.models.base import Prompt
 from operators.models.ledger import Account, Reservation
@@ -46,6 +46,8 @@ _BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 8.0
 _CHARS_PER_TOKEN = 3
 """Of prompts of code, at least; only for rate limits, where an estimate does."""
+
+_SHOWN_CHARS = 300
 
 _MAX_TOKENS = 10**9
 """No request has more."""
@@ -264,6 +266,23 @@ def cleaned(text: str, secrets: Collection[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, "[key]")
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def shortened(text: str) -> str:
+    """What an endpoint said, in a length that can be shown: its beginning and its end. Only for text that is `cleaned` already."""
+    return text if len(text) <= 2 * _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]} … {text[-_SHOWN_CHARS:]}"
+
+
+def checked_key(key: str, variable: str, model: str) -> str:
+    """A key, as it can be sent.
+
+    Raises:
+        InputError: It has characters that no key has; it is not shown.
+    """
+    if not all("!" <= character <= "~" for character in key):
+        action = f"{variable} holds no key: it has blanks or characters beyond ASCII; set it to the whole key and nothing else"
+        raise InputError(f"model {model}", action=action)
+    return key
 
 
 def checked_url(base_url: str | None) -> str | None:

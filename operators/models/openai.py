@@ -19,7 +19,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from evo.errors import InputError, SpendLimitError
 from operators.grammar.forms import Grammar
 from operators.grammar.lark import HEADER
-from operators.models.attempts import MAX_REPLY_CHARS, NEVER_SENT, back_off, spend_code
+from operators.models.attempts import MAX_REPLY_CHARS, NEVER_SENT, back_off, checked_key, spend_code
 from operators.models.base import Prompt
 from operators.models.ledger import Account
 from operators.models.limits import Limiter, OverloadedError
@@ -267,4 +267,4 @@ def _key(name: str, variable: str | None) -> str | None:
     if not key:
         action = f"no API key: set {variable} in the environment of the machine that makes the proposals"
         raise InputError(f"model {name}", action=action)
-    return key
+    return checked_key(key, variable, name)

@@ -7,7 +7,7 @@ from openai.types import CompletionUsage
 
 from evo.records import Usage
 from operators.models.attempts import token_count
-from operators.models.over_http import transport_trouble, with_hint
+from operators.models.over_http import stream_trouble, transport_trouble, with_hint
 
 
 def text_of(content: object) -> str:
@@ -48,5 +48,5 @@ def described(error: Exception, *, keyless: bool = False) -> str:
         text = with_hint(error, (error.type, error.code), body.get("message"))
         return f"{text} {hint}" if keyless and error.status_code in (401, 403) else text
     if isinstance(error, openai.APIError) and not isinstance(error, openai.APIConnectionError):
-        return f"the stream ended with an error: {' '.join(str(error.message).split())[:300]}"
+        return stream_trouble(error.message)
     return transport_trouble(error, (openai.APITimeoutError,), openai.APIConnectionError)

@@ -14,7 +14,16 @@ from typing import Any, Generic, Protocol, TypeVar
 import httpx2
 
 from evo.records import Exchange, Usage
-from operators.models.attempts import Attempts, Bound, checked_limits, checked_url, cleaned, out_of_money, redirect_hint
+from operators.models.attempts import (
+    Attempts,
+    Bound,
+    checked_limits,
+    checked_url,
+    cleaned,
+    out_of_money,
+    redirect_hint,
+    shortened,
+)
 from operators.models.base import Model, Prompt, RequestError
 from operators.models.bounded import ACCEPTED, TooMuchError, bound_answer
 from operators.models.ledger import Account
@@ -159,7 +168,7 @@ class HttpModel(Model, Generic[C]):
             template_hash=prompt.template_hash,
             prompt=prompt.text,
             reply=cleaned("".join(call.texts), self._secrets),
-            stop_reason="error" if call.failure else call.stop,
+            stop_reason="error" if call.failure else shortened(cleaned(call.stop, self._secrets)),
             request_id=cleaned(call.request_id, self._secrets),
             latency_s=time.perf_counter() - started,
             usage=dataclasses.replace(call.usage, dollars=dollars),
@@ -167,7 +176,7 @@ class HttpModel(Model, Generic[C]):
         if call.failure:
             # Raised here and not where the error was caught: an SDK error holds the request and, with it, the key.
             text = f"{self.name}: {call.failure} (requests sent: {call.attempts.sent})"
-            raise RequestError(cleaned(text, self._secrets), exchange)
+            raise RequestError(shortened(cleaned(text, self._secrets)), exchange)
         return exchange
 
     async def close(self) -> None:
@@ -209,11 +218,16 @@ class StatusError(Protocol):
         """HTTP status."""
 
 
-def with_hint(error: StatusError, words: Collection[str | None], said: object) -> str:
+def with_hint(error: StatusError, words: Collection[object], said: object) -> str:
     """One line about an error with a status: the endpoint's words for its kind, its message, and what to do about it."""
-    told = " ".join(str(said or "").split())[:300]
-    kinds = " ".join(word for word in (str(error.status_code), *words) if word)
+    told = _one_line(said or "")
+    kinds = " ".join(_one_line(word) for word in (error.status_code, *words) if word)
     return kinds + (f": {told}" if told else "") + redirect_hint(error.status_code)
+
+
+def stream_trouble(said: object) -> str:
+    """One line about an error that an endpoint told in the midst of its answer."""
+    return f"the stream ended with an error: {_one_line(said)}"
 
 
 def transport_trouble(error: Exception, timeouts: tuple[type[Exception], ...], connection: type[Exception]) -> str:
@@ -231,3 +245,8 @@ def transport_trouble(error: Exception, timeouts: tuple[type[Exception], ...], c
     if isinstance(error, (connection, httpx2.TransportError)):
         return f"the connection failed ({type(cause).__name__})"
     return f"the answer is no message stream ({type(error).__name__})"
+
+
+def _one_line(said: object) -> str:
+    """Whatever an endpoint put there, whole: what is cut before the key is taken out may end in half a key."""
+    return " ".join(str(said).split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -41,9 +42,13 @@ class Price:
 
     def __post_init__(self) -> None:
         rates = (self.input, self.output, self.write_5m, self.write_1h, self.read)
-        if any(not isinstance(rate, int | float) or isinstance(rate, bool) or rate < 0 for rate in (*rates, self.long_from)):
-            raise ValueError(f"prices are numbers and not negative, given {rates}")
-        if self.long_factor < 1:
+        # Neither infinity nor NaN, which TOML can say too: no cap is below NaN.
+        if any(
+            not isinstance(rate, int | float) or isinstance(rate, bool) or not 0 <= rate < math.inf
+            for rate in (*rates, self.long_from)
+        ):
+            raise ValueError(f"prices are finite numbers and not negative, given {rates}")
+        if not 1 <= self.long_factor < math.inf:
             raise ValueError(f"long_factor {self.long_factor} must be at least 1")
 
     def dollars(self, *, fresh: int = 0, output: int = 0, write_5m: int = 0, write_1h: int = 0, read: int = 0) -> float:
@@ -103,7 +108,8 @@ def known_price(model: str, account: Account, own: str | None) -> Price | None:
     table = read_prices(own)
     price = table.find(model)
     if price is None and account.cap is not None:
-        action = f"no price is known (table of {table.dated}); name a price file in its option `prices`, or set no budget.dollars"
+        action = f"no price is known (table of {table.dated}); name a price file in its option `prices`, set no budget.dollars"
+        action += ", or, for a server of your own behind provider openai, set its option `free: true`"
         raise InputError(f"model {model}", allowed=sorted(table.models), action=action)
     return price
 

@@ -37,6 +37,12 @@ def test_a_missing_key_is_told_before_anything_is_sent(monkeypatch: pytest.Monke
         monkeypatch.setenv("HOME", str(tmp_path))
 
 
+def test_what_can_be_no_key_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-…")
+    with pytest.raises(InputError, match="ANTHROPIC_API_KEY holds no key"):
+        AnthropicModel(MODEL, ledger=Ledger(1.0))
+
+
 def test_a_model_without_a_price_is_refused_under_a_cap_only(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model claude-unheard-1.*no price is known"):
         AnthropicModel("claude-unheard-1", ledger=Ledger(1.0))

@@ -182,6 +182,12 @@ def test_the_reserved_amount_covers_every_bill(fresh: int, write_5m: int, write_
         ('dated = "x"\n[models.m]\ninput = 1', "models.m"),
         ('dated = "x"\n[models.m]\ninput = -1\noutput = 1\nwrite_5m = 1\nwrite_1h = 1\nread = 1', "not negative"),
         ('dated = "x"\n[models.m]\ninputs = 1', "allowed: input, output, write_5m"),
+        ('dated = "x"\n[models.m]\ninput = nan\noutput = 1\nwrite_5m = 1\nwrite_1h = 1\nread = 1', "finite"),
+        ('dated = "x"\n[models.m]\ninput = 1\noutput = inf\nwrite_5m = 1\nwrite_1h = 1\nread = 1', "finite"),
+        (
+            'dated = "x"\n[models.m]\ninput = 1\noutput = 1\nwrite_5m = 1\nwrite_1h = 1\nread = 1\nlong_factor = nan',
+            "long_factor",
+        ),
     ],
 )
 def test_a_bad_price_file_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:

@@ -239,6 +239,45 @@ def test_what_is_no_message_stream_is_a_failed_request(answer: Answer) -> None:
     json.dumps(error.exchange.to_json())
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"message": "m" * 285 + " " + CANARY},
+        {"message": "bad", "type": ["a"], "code": {"x": 1}},
+        {"message": "bad", "type": "x" * 500_000, "code": CANARY},
+        {"message": "bad", "type": "x\ny"},
+    ],
+)
+@pytest.mark.parametrize("status", [200, 400])
+def test_an_endpoints_words_for_an_error_are_one_short_line_without_the_key_or_a_part_of_it(
+    told: dict[str, Any], status: int
+) -> None:
+    answer = chunk(error=told) if status == 200 else Raw(json.dumps({"error": told}).encode(), "application/json", status)
+    error, *_ = fail([answer], max_retries=0, key_env="SERVER_KEY")
+    assert CANARY[:9] not in str(error)
+    assert "\n" not in str(error)
+    assert len(str(error)) < 700
+
+
+def test_a_stop_reason_of_an_endpoints_own_can_be_stored_and_holds_no_key() -> None:
+    ended = {"index": 0, "delta": {"content": "x"}, "finish_reason": f"\ud800\0{CANARY}" + "z" * 500_000}
+    answer = chunk(choices=[ended], usage={"prompt_tokens": 50, "completion_tokens": 5})
+    with Loopback([answer]) as server:
+        said = complete(model(server, ledger=Ledger(5.0), key_env="SERVER_KEY")).stop_reason
+    said.encode()
+    assert "\0" not in said
+    assert CANARY not in said
+    assert len(said) < 700
+
+
+@pytest.mark.parametrize("key", ["sk-…", "sk one", "sk\none"])
+def test_what_can_be_no_key_is_refused_before_anything_is_sent_and_not_shown(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(InputError, match="OPENAI_API_KEY holds no key") as caught:
+        OpenAiModel(MODEL, ledger=Ledger(1.0))
+    assert key not in str(caught.value)
+
+
 def test_a_spend_limit_in_mid_stream_ends_the_search_once_what_it_cost_is_recorded() -> None:
     error, _, ledger, _ = fail([chunk(error={"message": "no credit", "code": "insufficient_quota"})])
     assert ledger.spent == error.exchange.usage.dollars > 0

@@ -181,6 +181,10 @@ def _propose(store: PopulationStore, config: RunConfig, wanted: int, interruptio
     search.check_unchanged(search.load_run(config, str(config.store)), json.loads(store.header.tasks))
     for endpoint in config.endpoints:
         typer.echo(f"asks {endpoint}, as the store's configuration says")
+    for section in config.models:
+        if section.provider == "files":
+            folder = section.options["folder"]
+            typer.echo(f"{section.key}: requests in {folder}/requests, replies awaited in {folder}/replies")
     engine = Engine(
         seed=config.seed,
         settings=dataclasses.replace(config.search, pending_limit=max(config.search.pending_limit, wanted)),

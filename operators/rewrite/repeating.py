@@ -82,7 +82,7 @@ def _check(source: Source, kernel: Kernel) -> None:
     if "num_programs" in kernel.uses or any(is_place(Definitions(kernel).resolve(start)) for start in starts):
         raise NotApplicableError(f"{kernel.name} already walks through the grid in a loop")
     if any(isinstance(n, ast.Return) for n in nodes):
-        raise NotApplicableError(f"{kernel.name} returns early from a branch or loop")
+        raise NotApplicableError(f"{kernel.name} returns a value, or early from a branch or loop")
     if any(called(n) == "program_id" and not is_place(n) for n in nodes):
         raise NotApplicableError(f"{kernel.name} has a grid of several axes")
     helpers: set[str] = set()

@@ -132,7 +132,7 @@ UNPACKED = SOFTMAX.replace('num_warps=CONFIG["num_warps"])', "**CONFIG)")
         ("split_loop", ATTENTION, "cuda:90", "carries 3 values"),
         ("split_loop", LOOPED, "cuda:90", "one loop"),
         ("tiles_per_program", ATTENTION, "cuda:90", "several axes"),
-        ("tiles_per_program", UNPACKED, "cuda:90", "no launch with plain arguments"),
+        ("tiles_per_program", UNPACKED, "cuda:90", "one that unpacks arguments"),
         ("swizzle_programs", SOFTMAX, "cuda:90", "two axes"),
         ("reuse_loads", SOFTMAX, "cuda:90", "no kernel repeats"),
     ],

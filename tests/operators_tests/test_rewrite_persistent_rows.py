@@ -120,6 +120,15 @@ def test_an_index_whose_methods_are_called_stays_a_tensor():
     check([job("l2_normalise", after, {"PROGRAMS": 2})], [True])
 
 
+def test_kernels_that_change_their_arguments_or_return_early_do_so_for_each_row():
+    jobs = [
+        job("row_max", child(text), {"PROGRAMS": programs})
+        for text in (read("row_max"), read("row_max").replace("    cols =", "    if row > n:\n        return\n    cols ="))
+        for programs in (1, 2, 5)
+    ]
+    check(jobs, [True] * 6)
+
+
 def test_a_grid_that_reads_its_tile_size_from_the_launch_is_counted_from_it():
     lazy = read("add_relu").replace("(triton.cdiv(n, 1024),)", 'lambda meta: (triton.cdiv(n, meta["BLOCK"]),)')
     after = child(lazy)
@@ -147,7 +156,6 @@ def test_loops_of_programs_compile_for_a_gpu_without_one():
         assert stages.get("cubin", 0) > 0, f"{stages}\n{text}"
 
 
-EARLY = read("row_max").replace("    cols =", "    if row > n:\n        return\n    cols =")
 AGAIN = read("softmax").replace(
     "    numerator =", "    tl.store(y_ptr + row * n_columns + columns, x)\n    x = tl.load(y_ptr + columns)\n    numerator ="
 )
@@ -164,11 +172,9 @@ NESTED = (
     [
         (read("attention"), "several axes"),
         (read("scale_columns"), "several axes"),
-        (read("row_max"), "changes its arguments"),
-        (EARLY, "returns early"),
         (AGAIN, "load what it stored"),
         (LOCKED, "wait for each other"),
-        (NESTED, "place has no launch"),
+        (NESTED, "returns a value"),
         (child(read("softmax")), "already walks"),
         (read("softmax").replace("[(rows,)]", "[(rows, 2)]"), "no tuple of one number"),
         (read("softmax").replace("[(rows,)]", "[(min(rows, 528),)]"), "limit already"),

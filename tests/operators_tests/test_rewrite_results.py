@@ -89,9 +89,9 @@ def test_single_rewrites_are_correct_on_odd_and_even_sizes():
     for operator in REWRITES:
         for kernel, source in SOURCES.items():
             # As they are, or with blocks so small that rows take several.
-            bits = operator.name in SAME_BITS
+            bits = operator.name in SAME_BITS and kernel != "atomic_sums"  # added in another order
             for child in sorted(all_children(operator, source)):
-                jobs.append(job(kernel, child, {"PROGRAMS": 2} if bits else SMALL))
+                jobs.append(job(kernel, child, {"PROGRAMS": 2} if operator.name in SAME_BITS else SMALL))
                 same.append(bits or kernel in EXACT)
     check(jobs, same)
 

@@ -89,6 +89,12 @@ KERNELS = {
     "sum_products": (lambda x, y: (x * y).sum(1), matrices(2)),
     "prefix_sum": (lambda x: x.cumsum(1), rows()),
     "looped_norm": (lambda x: x / (x.square().mean(1, keepdim=True) + 1e-5).sqrt(), rows()),
+    "two_pass_norm": (lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]), rows()),
+    "row_moments": (lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]), rows()),
+    "atomic_sums": (lambda x: (x.sum().reshape(1), x.sum(0)), rows()),
+    "weight_gradient": (lambda x, dy: (x * dy).sum(0), matrices(2)),
+    "two_launches": (lambda x, other: (2.0 * x + other, (2.0 * x + other).square()), matrices(2)),
+    "module_weights": (lambda x: (x * torch.arange(x.shape[1]),) * 2, rows()),
 }
 
 

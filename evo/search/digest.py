@@ -27,7 +27,8 @@ RULES = 1
 """To be raised with each change of what entries change, if names of attributes do not tell."""
 
 ENTRIES = 1_000
-"""Entries between two digests in the store, and the most that a look reads of the journal beside."""
+"""Entries between two digests in the store, and the most that a look reads of the journal beside; more where more requests are open,
+for each is written down in a digest."""
 
 LEADERS = 64
 """Variants of an island that are known by their fitness, as many as may fail their verification without a longer look for its best."""
@@ -157,7 +158,7 @@ class Digest:
 
     def keep(self) -> None:
         """Writes it to the store from time to time; to be called when everything that was seen is recorded there."""
-        if self._since >= ENTRIES:
+        if self._since >= max(ENTRIES, len(self._open)):
             self._since = 0
             self._seq = self._store.keep(NAME, self._key, freeze(self))
 

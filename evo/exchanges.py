@@ -14,6 +14,9 @@ REFUSAL = "refusal"
 NO_ANSWER = "error"
 """Stop reason of an exchange whose endpoint gave no whole answer: an outage, an overload, a refused key."""
 
+KEY_ENDINGS = ("_API_KEY", "_AUTH_TOKEN", "_CUSTOM_HEADERS")
+"""How the environment variables end that hold keys of models, or headers, of which one may be a key."""
+
 
 HELD, LEFT = "held", "left"
 """What is said of a whole reply to a request with a grammar: it keeps to it, or does not, which shows that the server ignored it."""

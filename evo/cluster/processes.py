@@ -7,11 +7,9 @@ import os
 import signal
 
 from evo.config import RunConfig
+from evo.exchanges import KEY_ENDINGS
 
 PR_SET_PDEATHSIG = 1
-
-KEY_ENDINGS = ("_API_KEY", "_AUTH_TOKEN", "_CUSTOM_HEADERS")
-"""How the environment variables end that hold keys of models, or headers, of which one may be a key."""
 
 
 def die_with_parent() -> None:

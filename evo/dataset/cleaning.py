@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from evo.cluster.processes import KEY_ENDINGS
+from evo.exchanges import KEY_ENDINGS
 
 LEAST = 12
 """Characters of a variable's value from which on it is looked for: shorter ones are in every text."""

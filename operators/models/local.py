@@ -15,6 +15,7 @@ import weakref
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
+from evo.exchanges import KEY_ENDINGS
 from evo.records import Exchange, Usage
 from operators.models.attempts import Attempts, Bound, cleaned
 from operators.models.base import Model, Prompt, RequestError
@@ -29,8 +30,6 @@ _START_S = 600.0
 
 _TOLD = 300
 """Last characters of a dead process's own words that are quoted."""
-
-_SECRET = ("_API_KEY", "_AUTH_TOKEN", "_CUSTOM_HEADERS")
 
 
 class LocalModel(Model):
@@ -172,7 +171,7 @@ class _Child:
 
     def __init__(self, command: list[str]) -> None:
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        environment = {key: value for key, value in os.environ.items() if not key.upper().endswith(_SECRET)}
+        environment = {key: value for key, value in os.environ.items() if not key.upper().endswith(KEY_ENDINGS)}
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, sys.path)
         )  # where it was started may not be where the package is

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,32 +14,14 @@ from operators.models.anthropic import AnthropicModel
 from operators.models.base import Prompt
 from operators.models.ledger import Ledger
 from operators.models.prices import read_prices
+from tests.operators_tests.anthropic_calls import GOOD, MODEL, PROMPT, complete, model
 from tests.operators_tests.loopback import Loopback, Message, Raw, reply
 from tests.operators_tests.model_harness import quiet_environment
-
-MODEL = "claude-opus-5-5"
-PROMPT = Prompt(("Rules. " * 400, "Task. " * 200), "Improve this kernel.", "hash", 1_000)
-GOOD = "Strategy: tiles.\n```python\nx = 1\n```"
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     quiet_environment(monkeypatch, tmp_path, ["anthropic"])
-
-
-def model(server: Loopback, **options: Any) -> AnthropicModel:
-    settings = {"ledger": Ledger(5.0), "timeout_s": 10.0, "silence_s": 5.0, "max_retries": 1, **options}
-    return AnthropicModel(MODEL, base_url=server.url, **settings)
-
-
-def complete(client: AnthropicModel, prompt: Prompt = PROMPT) -> Exchange:
-    async def once() -> Exchange:
-        try:
-            return await client.complete(prompt)
-        finally:
-            await client.close()
-
-    return asyncio.run(once())
 
 
 def test_a_reply_becomes_an_exchange_with_its_bill() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -12,36 +11,16 @@ from typing import Any
 import pytest
 
 from evo.errors import SpendLimitError
-from evo.records import Exchange
-from operators.models.anthropic import AnthropicModel
-from operators.models.base import Prompt, RequestError
+from operators.models.base import RequestError
 from operators.models.ledger import Ledger
+from tests.operators_tests.anthropic_calls import GOOD, complete, model
 from tests.operators_tests.loopback import Answer, Failure, Loopback, Message, Raw, reply
 from tests.operators_tests.model_harness import quiet_environment
-
-MODEL = "claude-opus-5-5"
-PROMPT = Prompt(("Rules. " * 400, "Task. " * 200), "Improve this kernel.", "hash", 1_000)
-GOOD = "Strategy: tiles.\n```python\nx = 1\n```"
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     quiet_environment(monkeypatch, tmp_path, ["anthropic"])
-
-
-def model(server: Loopback, **options: Any) -> AnthropicModel:
-    settings = {"ledger": Ledger(5.0), "timeout_s": 10.0, "silence_s": 5.0, "max_retries": 1, **options}
-    return AnthropicModel(MODEL, base_url=server.url, **settings)
-
-
-def complete(client: AnthropicModel, prompt: Prompt = PROMPT) -> Exchange:
-    async def once() -> Exchange:
-        try:
-            return await client.complete(prompt)
-        finally:
-            await client.close()
-
-    return asyncio.run(once())
 
 
 def fail(script: Sequence[Answer], **options: Any) -> tuple[RequestError, Loopback, Ledger, float]:

@@ -116,7 +116,9 @@ def entrypoint(config: RunConfig) -> str:
     front = [] if "://" not in store else ["--export", f"~/runs/{config.name}_front"]
     if "://" not in store and not store.startswith(("/", "~")):
         store = f"~/{store}"
-    return shlex.join(["python", "-m", "evo.main", "run", PACKED, "--continue", "--address", "auto", "--store", store, *front])
+    command = ["python", "-m", "evo.main", "run", PACKED, "--continue", "--address", "auto", "--store", store, *front]
+    # Ray ends the shell, too, and would wait for what was below it until its patience is over where nobody takes in orphans.
+    return f"exec {shlex.join(command)}"
 
 
 def _pack_library(places: Sequence[str], folder: Path) -> tuple[str, ...]:

@@ -192,7 +192,8 @@ def test_a_kernel_outside_of_its_tasks_folder_does_not_go(own_file: Path, tmp_pa
     ],
 )
 def test_a_job_keeps_its_store_where_it_stays(store: str | None, expected: list[str]) -> None:
-    command = shlex.split(entrypoint(RunConfig(name="own", tasks=("softmax",), store=store)))
+    shell, *command = shlex.split(entrypoint(RunConfig(name="own", tasks=("softmax",), store=store)))
+    assert shell == "exec"
     assert command[: command.index("--store")] == ["python", "-m", "evo.main", "run", PACKED, "--continue", "--address", "auto"]
     assert command[command.index("--store") :] == expected
 

@@ -57,6 +57,9 @@ def stand_in(target: Target) -> None:
     for name, answer in answers.items():
         setattr(torch.cuda, name, answer)
     torch.version.cuda = torch.version.cuda or "13.0"
+    # A torch that is built for CUDA makes a real tensor there before the first fake one.
+    fake_tensors: Any = torch._subclasses.fake_tensor
+    fake_tensors.init_gpu_context = lambda device: None
     _interfaces(properties)
 
 

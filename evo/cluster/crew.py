@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -19,6 +18,7 @@ from evo.cluster.places import MAX_STRIKES, Place, Places
 from evo.cluster.proposing import ProposerActor
 from evo.cluster.session import Capacity
 from evo.cluster.spec import RunSpec
+from evo.cluster.wishes import Wishes
 from evo.errors import BadDeviceError, DeviceError, InputError, OtherDeviceError, SandboxError
 
 Call = Callable[..., Any]
@@ -64,13 +64,11 @@ class Crew:
         self._engine = engine
         self._call = call
         self._gpu = spec.device == "gpu"
-        wanted = None if spec.config.cluster.evaluators == "auto" else spec.config.cluster.evaluators
+        self._wanted = None if spec.config.cluster.evaluators == "auto" else spec.config.cluster.evaluators
         if capacity.local:
             evaluator_count(spec, capacity)
-        self._requested = wanted is not None and not capacity.local
-        if self._requested:  # an autoscaler starts nodes for what is asked, not for actors that are bound to a node
-            request_resources(bundles=[{"GPU": 1} if self._gpu else {"CPU": 1}] * (wanted or 0))
-        self._places = Places(gpu=self._gpu, wanted=wanted)
+        self._wishes = Wishes({"GPU": 1} if self._gpu else {"CPU": 1})
+        self._places = Places(gpu=self._gpu, wanted=self._wanted)
         self._working: dict[Any, Worker] = {}
         self._with_bad_device: list[Worker] = []
         self._nodes: tuple[Node, ...] = ()
@@ -105,9 +103,12 @@ class Crew:
                 self._call("dismiss", worker.name)
         nodes = {node.node_id: node for node in self._nodes}
         taken = {worker.place for worker in self._evaluators() if worker.place is not None and not worker.dismissed}
-        for place in self._places.free(self._nodes, taken):
+        free = self._places.free(self._nodes, taken)
+        for place in free:
             resources = {"num_gpus": 1, "num_cpus": 0} if self._gpu else {"num_cpus": 1}
             self._start("evaluator", EvaluatorActor, nodes[place.node_id], resources, place)
+        if self._wanted is not None:
+            self._wishes.ask(max(0, self._wanted - len(taken) - len(free)))
         proposers = sum(worker.role == "proposer" for worker in self._working.values())
         for _ in range(self._spec.config.cluster.proposers - proposers):
             # Beside the engine: the keys of models are there, and no other node's end takes requests with it that cost money.
@@ -134,8 +135,7 @@ class Crew:
             ray.kill(worker.handle, no_restart=True)
         self._working.clear()
         self._with_bad_device.clear()
-        if self._requested:
-            request_resources(bundles=[])
+        self._wishes.ask(0)
 
     def _evaluators(self) -> list[Worker]:
         return [worker for worker in self._working.values() if worker.role == "evaluator"]

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import ray
-from ray.autoscaler.sdk import request_resources
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evo.cluster.nodes import Node, live_nodes
 from evo.cluster.session import Capacity
 from evo.cluster.spec import RunSpec
+from evo.cluster.wishes import Wishes
 from evo.config import RunConfig
 from evo.errors import ConfigError, DeviceError
 
@@ -71,11 +71,12 @@ def resolve_device(config: RunConfig, capacity: Capacity, interrupted: Callable[
 
 def _joined_gpus(capacity: Capacity, interrupted: Callable[[], object]) -> Capacity:
     """Waits for a node with a GPU, and asks the autoscaler for one."""
-    request_resources(bundles=[{"GPU": 1}])
+    wishes = Wishes({"GPU": 1})
+    wishes.ask(1)
     ends = time.monotonic() + JOIN_S
     while (gpus := sum(node.gpus for node in live_nodes())) == 0 and time.monotonic() < ends and not interrupted():
         time.sleep(1.0)
-    request_resources(bundles=[])
+    wishes.ask(0)
     return replace(capacity, gpus=gpus)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from evo.cluster.crew import Crew, reason
@@ -35,6 +35,16 @@ FINISH_GRACE_S = 10.0
 INTERRUPT_GRACE_S = 10.0
 """How long work in hand may take after Ctrl-C; what is not recorded by then is done again on resume."""
 
+SILENT_S = 30.0
+"""An engine that leaves a call unanswered for so long is reported. It may only be busy: to read every variant of a long run takes
+minutes, and a disk or a server may hang. So it is ended only where somebody wants the run to stop, and waits for that so long."""
+
+SILENT = "the engine has not answered for {:g} s: its machine is busy, or what keeps its store hangs; Ctrl-C ends the run, and loses nothing"
+
+
+class _SilentError(TritonEvolveError):
+    """The run was interrupted, and the engine does not answer."""
+
 
 @dataclass
 class Driver:
@@ -45,13 +55,17 @@ class Driver:
         capacity: Of the cluster.
         observe: Called about twice a second with the engine's progress.
         interrupted: Polled; once it returns a reason, the run stops cleanly.
+        silent_s: See `SILENT_S`.
     """
 
     spec: RunSpec
     capacity: Capacity
     observe: Callable[[Progress], None]
     interrupted: Callable[[], str | None]
+    silent_s: float = SILENT_S
     _engine: Any = None
+    _seen: Progress | None = None
+    _silent: bool = False
     _grace_ends: float | None = None
     _last_observed: float = 0.0
     _last_followed: float = 0.0
@@ -74,11 +88,13 @@ class Driver:
                 crew.update()
                 while crew.at_work and not self._overdue():
                     self._wake(crew)
-                self.observe(self._call("progress"))
+                self._show(self._call("progress"))
                 return self._call("finished") or self.interrupted() or "work in hand took too long"
             finally:
                 crew.end()
                 self._call("close")
+        except _SilentError:
+            return self.interrupted() or "interrupted"
         except RayActorError as error:
             # A signal to the whole process group (timeout, systemd, Slurm) ends Ray's processes as well as reaching us.
             why = self.interrupted()
@@ -100,7 +116,7 @@ class Driver:
             "scheduling_strategy": here,
         }
         self._engine = ray.remote(EngineActor).options(**options).remote(self.spec)
-        self.observe(self._call("open"))
+        self._show(self._call("open"))
 
     def _wake(self, crew: Crew) -> None:
         changed = crew.wait(WAKE_S)
@@ -122,15 +138,36 @@ class Driver:
             self._grace_ends = time.monotonic() + FINISH_GRACE_S
         elif self._grace_ends is None and crew.lacking:
             progress = dataclasses.replace(progress, failing=(*progress.failing, crew.lacking))
+        self._show(progress)
+
+    def _show(self, progress: Progress) -> None:
+        self._seen = progress
         self.observe(progress)
 
     def _overdue(self) -> bool:
         return self._grace_ends is not None and time.monotonic() > self._grace_ends
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        try:
-            return ray.get(getattr(self._engine, method).remote(*arguments))
-        except RayTaskError as error:
-            if isinstance(error.cause, TritonEvolveError):
-                raise error.cause from None
-            raise
+        """What a method of the engine answers; reports an engine that is silent.
+
+        Raises:
+            TritonEvolveError: What the method raised; or the run was interrupted, and there is no answer.
+        """
+        reference, told = getattr(self._engine, method).remote(*arguments), False
+        asked, unwanted = time.monotonic(), float("inf")
+        while not self._silent:
+            try:
+                return ray.get(reference, timeout=WAKE_S)
+            except GetTimeoutError:
+                now = time.monotonic()
+                if self.interrupted() is not None:
+                    unwanted = min(unwanted, now)
+                self._silent = now - unwanted > self.silent_s
+                if not told and self._seen is not None and now - asked > self.silent_s:
+                    told = True
+                    self.observe(dataclasses.replace(self._seen, failing=(*self._seen.failing, SILENT.format(self.silent_s))))
+            except RayTaskError as error:
+                if isinstance(error.cause, TritonEvolveError):
+                    raise error.cause from None
+                raise
+        raise _SilentError(f"the engine does not answer: {method}")

@@ -19,6 +19,7 @@ from evo.config import RunConfig
 from evo.errors import ConfigError, DeviceError, TaskError
 from evo.records import EventKind
 from evo.search.progress import Progress
+from evo.search.settings import Budget
 from population_store.opening import open_store
 from tests.evo_tests.journal_check import check_journal, read_journal
 
@@ -102,6 +103,33 @@ def test_a_starting_kernel_that_fails_is_reported_as_the_tasks_fault(
     config = simulated_config().model_copy(update={"evaluator": failing_start})
     with pytest.raises(TaskError, match=r"softmax: no starting kernel passes.*wrong_values"):
         drive(spec_of(config, store))
+
+
+@pytest.mark.slow
+def test_an_engine_that_hangs_is_reported_and_does_not_keep_ctrl_c_waiting(
+    simulated_config: Callable[..., RunConfig], store: Path, slow_evaluator: str
+) -> None:
+    config = simulated_config(evaluations=100_000).model_copy(update={"evaluator": slow_evaluator})
+    engines: list[int] = []
+    said: list[str] = []
+
+    def stop(progress: Progress) -> None:
+        said.extend(progress.failing)
+        if not engines and progress.spent.evaluations >= 3:
+            engines.extend(workers_named("ray::EngineActor"))
+            for pid in engines:
+                os.kill(pid, signal.SIGSTOP)
+
+    driver = Driver(spec_of(config, store), CAPACITY, stop, lambda: "Ctrl-C" if said else None, silent_s=2.0)
+    try:
+        assert driver.run() == "Ctrl-C"
+        assert "the engine has not answered for 2 s" in said[0]
+    finally:
+        for pid in engines:
+            os.kill(pid, signal.SIGKILL)
+    assert "8 evaluations" in drive(spec_of(config.model_copy(update={"budget": Budget(evaluations=8)}), store, resume=True))
+    with open_store(str(store)) as opened:
+        assert check_journal(opened, finished=True) == []
 
 
 def test_evaluators_fill_the_machine_but_never_more_than_it(simulated_config: Callable[..., RunConfig], store: Path) -> None:

@@ -39,7 +39,7 @@ SILENT_S = 30.0
 """An engine that leaves a call unanswered for so long is reported. It may only be busy: to read every variant of a long run takes
 minutes, and a disk or a server may hang. So it is ended only where somebody wants the run to stop, and waits for that so long."""
 
-SILENT = "the engine has not answered for {:g} s: its machine is busy, or what keeps its store hangs; Ctrl-C ends the run, and loses nothing"
+SILENT = "the engine has not answered for {:g} s: it is busy, or its store hangs; Ctrl-C ends the run and loses nothing"
 
 
 class _SilentError(TritonEvolveError):

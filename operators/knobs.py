@@ -74,7 +74,7 @@ def expose(
     left += _tiles(draft, kernels, tiles)
     for rank in range(5):
         for kernel in kernels:
-            options = list(options_of(kernel, target, optional))
+            options = list(options_of(kernel, module.launches_of(kernel), target, optional))
             for option in options[rank : rank + 1]:
                 try:
                     expose_option(draft, kernel, option)

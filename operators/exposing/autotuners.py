@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 
 from evo.knobs import MAX_KNOBS
-from evo.records import KnobValue
 from operators.exposing.draft import Draft, Knob
 from operators.exposing.reading import KernelText
-from operators.rewrite.configurations import TRITON_DEFAULTS, read_configurations
-from operators.rewrite.sizes import powers_between
+from operators.rewrite.configurations import TRITON_DEFAULTS, read_configurations, read_of
+from operators.rewrite.sizes import choices_beside
 from operators.source import NotApplicableError
 
 MAX_HINTS = 16
@@ -45,23 +43,18 @@ def unfold(draft: Draft, kernel: KernelText, target: str) -> None:
     if len(draft.declared.default) + len(draft.knobs) + len(keys) > MAX_KNOBS:
         raise NotApplicableError(f"the autotuner of {kernel.name} would make more than {MAX_KNOBS} knobs")
     names: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for key in keys:
         names[key] = draft.new_name(key)
         values = list(dict.fromkeys(item[key] for item in every))
-        draft.declare(Knob(names[key], every[0][key], _choices(key, values, kernel), kernel.name))
+        texts[key] = read_of(names[key], key, values)
+        draft.declare(Knob(names[key], every[0][key], choices_beside(key, values, dots=kernel.dots), kernel.name))
         draft.shared[kernel.name, key] = names[key]
     for launch in launches:
         for key in keys:
-            draft.argument(launch.call, key, f'CONFIG["{names[key]}"]')
+            draft.argument(launch.call, key, texts[key])
     draft.hints += [{names[key]: item[key] for key in keys} for item in every[1 : MAX_HINTS + 1]]
     _without(draft, kernel.autotuners[0])
-
-
-def _choices(key: str, values: Sequence[KnobValue], kernel: KernelText) -> tuple[KnobValue, ...]:
-    numbers = [value for value in values if type(value) is int]
-    if len(numbers) < len(values) or key in ("num_ctas", "maxnreg"):
-        return tuple(values)
-    return powers_between(key, numbers, dots=kernel.dots)
 
 
 def _without(draft: Draft, decorator: ast.Call) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from operators.exposing.draft import Draft, Knob, Place
 from operators.exposing.reading import KernelText, LaunchText, bindings, parameter_of, reads_config
 from operators.exposing.values import number
-from operators.rewrite.sizes import STAGES, WARPS
+from operators.rewrite.sizes import OPTIONS, STAGES, WARPS
 from operators.source import NotApplicableError
 
 OPTIONAL = ("maxnreg", "num_ctas")
-"""Options that are exposed where asked for alone: they help few kernels and multiply every space."""
+"""Options that are exposed where asked for, or where a launch gives them: they help few kernels and multiply every space."""
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,23 @@ class Option:
     ruled: bool = False
 
 
-def options_of(kernel: KernelText, target: str, optional: Collection[str]) -> Iterator[Option]:
+def options_of(kernel: KernelText, launches: Sequence[LaunchText], target: str, optional: Collection[str]) -> Iterator[Option]:
     """The options that can matter to a kernel on a target."""
     backend, _, arch = target.partition(":")
     hip = backend == "hip"
+    wanted = {*optional, *(name for launch in launches for name in OPTIONAL if name in launch.given)}
     yield Option("num_warps", 4, WARPS)
     if kernel.loops:
         yield Option("num_stages", 2 if hip else 3, STAGES)
     if hip:
-        yield Option("waves_per_eu", 0, (0, 1, 2, 3, 4))
+        yield Option("waves_per_eu", 0, OPTIONS["waves_per_eu"])
         if kernel.dots:
-            yield Option("matrix_instr_nonkdim", 0, (0, 16, 32))
+            yield Option("matrix_instr_nonkdim", 0, OPTIONS["matrix_instr_nonkdim"])
             if arch != "gfx950":  # it ignores kpack
-                yield Option("kpack", 1, (1, 2))
-    elif "maxnreg" in optional:
+                yield Option("kpack", 1, OPTIONS["kpack"])
+    elif "maxnreg" in wanted:
         yield Option("maxnreg", 0, (0, 64, 96, 128, 168, 255), ruled=True)
-    if not hip and "num_ctas" in optional and arch.isdecimal() and int(arch) >= 90:
+    if not hip and "num_ctas" in wanted and arch.isdecimal() and int(arch) >= 90:
         yield Option("num_ctas", 1, (1, 2, 4))
 
 
@@ -88,7 +89,7 @@ def _at_launch(draft: Draft, launch: LaunchText, option: Option) -> None:
         draft.claim([Place(node, wrapped=value is None)], knob)
         draft.shared[launch.kernel.name, option.name, id(node)] = knob
     if known is None:
-        choices = {*option.choices, 0} if ruled else {*option.choices, value}
+        choices = {*option.choices, 0} if ruled else {*option.choices, value} - ({0} if option.ruled else set())
         draft.declare(
             Knob(knob, 0 if ruled else value or 0, tuple(sorted(c for c in choices if c is not None)), kernel.name, ruled)
         )

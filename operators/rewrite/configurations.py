@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,10 @@ from operators.source import NotApplicableError
 MAX_STEPS = 20_000
 MAX_CONFIGURATIONS = 4096
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-TRITON_DEFAULTS: Mapping[str, KnobValue] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1}
-"""What Triton takes where a configuration does not say."""
+TRITON_DEFAULTS: Mapping[str, KnobValue] = {
+    "num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": 0, "waves_per_eu": 0, "matrix_instr_nonkdim": 0, "kpack": 1,
+}  # fmt: skip
+"""What Triton takes where a configuration does not say; 0 for a `maxnreg` of None (see `read_of`)."""
 _DRIVER = "triton.runtime.driver.active.get_current_target().backend"
 HOOKED = ("pre_hook", "ir_override")
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -86,6 +88,11 @@ def read_configurations(tree: ast.Module, decorator: ast.Call, backend: str = ""
     if any(set(item) != set(whole[0]) for item in whole):
         raise NotApplicableError("the autotuner's configurations assign different parameters")
     return ConfigurationList(tuple({key: item[key] for key in whole[0]} for item in whole))
+
+
+def read_of(knob: str, option: str, values: Sequence[KnobValue]) -> str:
+    """How a launch reads a knob that stands for an option with such values."""
+    return f'CONFIG["{knob}"] or None' if option == "maxnreg" and 0 in values else f'CONFIG["{knob}"]'
 
 
 def _only_prunes(tree: ast.Module, given: ast.expr) -> bool:

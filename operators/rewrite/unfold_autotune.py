@@ -10,11 +10,10 @@ from functools import partial
 import libcst as cst
 import libcst.matchers as m
 
-from evo.records import KnobValue
 from operators.edits import edited, unused, with_argument, with_hints, with_knob, with_part
 from operators.rewrite.base import Rewrite, Site
-from operators.rewrite.configurations import read_configurations
-from operators.rewrite.sizes import powers_between
+from operators.rewrite.configurations import ConfigurationList, read_configurations, read_of
+from operators.rewrite.sizes import choices_beside
 from operators.source import Kernel, Launch, NotApplicableError, Source, code, find, knob_names
 
 MAX_HINTS = 16
@@ -80,20 +79,21 @@ def _unfolded(source: Source, kernel: Kernel, decorator: cst.Decorator) -> cst.M
         given = [key for key in configurations.keys if key in launch.arguments]
         if given:
             raise NotApplicableError(f"the launch of {kernel.name} gives {given[0]} beside the autotuner")
-        edits.append((launch.call, partial(_with_knobs, keys=configurations.keys, names=names)))
+        edits.append((launch.call, partial(_with_knobs, configurations=configurations, names=names)))
     kept = [item for item in kernel.node.decorators if item is not decorator]
     edits.append((kernel.node, with_part(decorators=kept)))
     module = edited(source.module, edits)  # type: ignore[arg-type]
     for key in configurations.keys:
         values = configurations.values(key)
-        module = with_knob(module, names.name(key), configurations.first[key], _choices(key, values, kernel))
+        choices = choices_beside(key, values, dots="dot" in kernel.uses)
+        module = with_knob(module, names.name(key), configurations.first[key], list(choices))
     hints = [{names.name(key): value for key, value in item.items()} for item in configurations.all[1 : MAX_HINTS + 1]]
     return with_hints(module, hints)
 
 
-def _with_knobs(call: cst.Call, keys: Sequence[str], names: _Names) -> cst.Call:
-    for key in keys:
-        call = with_argument(call, key, f'CONFIG["{names.name(key)}"]')
+def _with_knobs(call: cst.Call, configurations: ConfigurationList, names: _Names) -> cst.Call:
+    for key in configurations.keys:
+        call = with_argument(call, key, read_of(names.name(key), key, configurations.values(key)))
     return call
 
 
@@ -103,10 +103,3 @@ def _check_uses(source: Source, kernel: Kernel, launches: Sequence[Launch]) -> N
     plain = {id(cst.ensure_type(launch.call.func, cst.Subscript).value) for launch in launches} | {id(kernel.node.name)}
     if any(id(use) not in plain for use in uses):
         raise NotApplicableError(f"{kernel.name} is used otherwise than in launches whose arguments can be read")
-
-
-def _choices(key: str, values: Sequence[KnobValue], kernel: Kernel) -> list[KnobValue]:
-    numbers = [value for value in values if type(value) is int]
-    if len(numbers) < len(values) or key in ("num_ctas", "maxnreg"):
-        return list(values)
-    return list(powers_between(key, numbers, dots="dot" in kernel.uses))

@@ -135,6 +135,27 @@ def test_options_of_one_backend_are_exposed_on_it_alone() -> None:
         expose(HEAD + KERNEL, optional=("nonsense",))
 
 
+def test_options_that_a_launch_gives_are_knobs_without_being_asked_for() -> None:
+    given = "def f(x, y, n):\n    add_kernel[(triton.cdiv(n, 512),)](x, y, n, 512, num_warps=4, maxnreg=96, num_ctas=2)\n"
+    knobs = read_knobs(exposed(given).source)
+    assert knobs.default == {"BLOCK": 512, "num_warps": 4, "maxnreg": 96, "num_ctas": 2}
+    assert knobs.space["maxnreg"] == (64, 96, 128, 168, 255)
+    assert {"maxnreg", "num_ctas"}.isdisjoint(read_knobs(exposed(given, target="hip:gfx942").source).default)
+
+
+def test_options_that_some_configurations_of_an_autotuner_give_are_knobs_with_the_device_s_own_value_beside() -> None:
+    body = "def f(x, y, n):\n    add_kernel[lambda m: (triton.cdiv(n, m['BLOCK']),)](x, y, n)\n"
+    tuned = "@triton.autotune(configs=[triton.Config({%s}, maxnreg=64), triton.Config({'BLOCK': 64})], key=['n'])\n@triton.jit"
+    found = exposed(body, KERNEL.replace("@triton.jit", tuned % "'BLOCK': 512"))
+    assert 'maxnreg=CONFIG["maxnreg"] or None' in found.source
+    assert read_knobs(found.source).space["maxnreg"] == (64, 0)
+    assert read_knobs(found.source).hints[0]["maxnreg"] == 0
+    amd = "'BLOCK': 512, 'waves_per_eu': 2, 'matrix_instr_nonkdim': 16, 'kpack': 2"
+    space = read_knobs(exposed(body, KERNEL.replace("@triton.jit", tuned % amd), target="hip:gfx942").source).space
+    assert space["waves_per_eu"] == (0, 1, 2, 3, 4)
+    assert (space["matrix_instr_nonkdim"], space["kpack"]) == ((0, 16, 32), (1, 2)), "other values are not legal"
+
+
 def test_cases_bound_the_tiles_and_the_warps() -> None:
     body = "def f(x, y):\n    n = x.shape[1]\n    sum_kernel[(x.shape[0],)](x, y, n, 64)\n    return y\n"
     free, bound = exposed(body, LOOPED), exposed(body, LOOPED, cases=[Sized((tensor(9999, 40), tensor(9999)))])

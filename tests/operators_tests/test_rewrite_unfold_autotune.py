@@ -60,6 +60,13 @@ def test_a_list_becomes_knobs_with_the_first_configuration_as_default_and_the_ot
     assert 'BLOCK=CONFIG["BLOCK"], num_warps=CONFIG["num_warps"])' in made.source
 
 
+def test_a_limit_of_registers_that_some_configurations_have_may_be_none() -> None:
+    made = unfolded("[triton.Config({'BLOCK': 512}, maxnreg=64), triton.Config({'BLOCK': 128})]")
+    assert isinstance(made, Proposal)
+    assert read_knobs(made.source).space["maxnreg"] == (64, 0)
+    assert 'BLOCK=CONFIG["BLOCK"], maxnreg=CONFIG["maxnreg"] or None)' in made.source
+
+
 @pytest.mark.parametrize(
     ("configs", "before"),
     [

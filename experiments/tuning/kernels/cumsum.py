@@ -22,13 +22,14 @@ def cumsum_kernel(
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     first = rows.to(tl.int64)[:, None] * n_columns
-    carried = tl.zeros((ROWS,), dtype=tl.float32)
+    carried = tl.zeros((ROWS, 1), dtype=tl.float32)
     for start in tl.range(0, n_columns, BLOCK, num_stages=STAGES):
         columns = start + tl.arange(0, BLOCK)[None, :]
         mask = (rows[:, None] < n_rows) & (columns < n_columns)
         x = tl.load(x_ptr + first + columns, mask=mask, other=0.0, eviction_policy="evict_first" if STREAM else "")
-        tl.store(y_ptr + first + columns, tl.cumsum(x, axis=1) + carried[:, None], mask=mask)
-        carried += tl.sum(x, axis=1)
+        tl.store(y_ptr + first + columns, tl.cumsum(x, axis=1) + carried, mask=mask)
+        # A column, not a vector: Triton 3.6 cannot compile a sum that a loop carries and also uses (its pass for thread locality).
+        carried += tl.sum(x, axis=1, keep_dims=True)
 
 
 def cumsum(x):

@@ -122,7 +122,7 @@ def _wrong(w: Wrongness, part: tuple[torch.Tensor, torch.Tensor, torch.Tensor], 
         return error, error > w.slack
     assert w.tile_allowed is not None
     assert w.element_allowed is not None
-    severity = error / w.element_allowed.of(size)
+    severity = error / w.element_allowed.of(size, row)
     allowed = w.tile_allowed[row : row + len(c)]
     bad_tile = ~(row_norms(error) <= allowed)
     # Where a tile fails as a whole, its elements above their fair share of the allowance are what to look at.
@@ -168,7 +168,8 @@ def _diagnose(w: Wrongness, survey: _Survey) -> tuple[str, str]:
     if (2 * survey.wrong_rows >= survey.rows and relative < SPREAD_RELATIVE) or survey.columns is None:
         return "precision", (
             f"The error is spread over the output and small (relative {relative:.1e}): precision is lost inside. "
-            "tl.dot on float32 uses TF32 unless input_precision='ieee'; accumulate in float32."
+            "tl.dot on float32 uses TF32 unless input_precision='ieee', and on float8 it adds up with few bits on Hopper over more "
+            "than max_num_imprecise_acc terms; accumulate in float32."
         )
     if survey.wrong_rows == survey.rows:
         return "all_rows", f"Every row is affected (relative error {relative:.1e})."

@@ -56,10 +56,12 @@ class Judge:
         expected = self._oracle.expected(task, case, draw)
         outputs = _moved(outputs, self._oracle.device)
         verdict = self._judge(task, case, draw, outputs, expected, stage)
-        if isinstance(verdict, Failure) and verdict.status is Status.WRONG_VALUES and task.statistic is None:
-            # Asked only now, since it costs the reference several calls.
-            spread = self._oracle.with_spread(task, case, draw)
-            return verdict if spread is None else self._judge(task, case, draw, outputs, spread, stage)
+        # Asked only of what failed, since each costs the reference further calls.
+        for more in (self._oracle.with_spread, self._oracle.with_rounding):
+            if not isinstance(verdict, Failure) or verdict.status is not Status.WRONG_VALUES or task.statistic is not None:
+                break
+            known = more(task, case, draw)
+            verdict = verdict if known is None else self._judge(task, case, draw, outputs, known, stage)
         return verdict
 
     def _judge_on_host(self, task: Task, case: Case, draw: Draw, outputs: Outputs, stage: Stage) -> Verdict | Failure:

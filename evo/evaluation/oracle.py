@@ -13,6 +13,7 @@ import torch
 
 from evo.errors import TaskError
 from evo.evaluation.inputs import Inputs, differentiable_places, make_grad_outputs, make_inputs, to_float64
+from evo.evaluation.rounding import Perturbing
 from evo.evaluation.tiling import comparable, errors
 from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec
 from evo.tasks.draws import Draw
@@ -22,6 +23,8 @@ FEW_ELEMENTS = 32
 """Of an output: too few to tell from one call how exact the reference is."""
 FURTHER_DRAWS = 7
 """So many, and the one that is judged, tell the standard deviation of the reference's error on outputs of few elements."""
+ROUNDINGS = 4
+"""So many computations that round by chance tell how far rounding moves an output."""
 LARGE_ELEMENTS = 1 << 24
 """Inputs with more are not drawn again: sums that long have a wide floor."""
 _STEP = 0x9E3779B97F4B
@@ -52,12 +55,14 @@ class Expected:
     """The oracle's answer: `exact` from float64 inputs, `reference` in the task's own dtypes, same structure.
 
     `spread`, if given, tells of each output of few elements the standard deviation of the reference's error at each element
-    (float64, flat, real and imaginary parts apart); None for other outputs.
+    (float64, flat, real and imaginary parts apart); None for other outputs. `rounding`, if given, is how far each element of each
+    output is off in the mean where every operator rounds by chance (`evo.evaluation.rounding`), of `comparable` form.
     """
 
     exact: Outputs
     reference: Outputs
     spread: tuple[torch.Tensor | None, ...] = ()
+    rounding: tuple[torch.Tensor, ...] = ()
 
     def spread_of(self, index: int) -> torch.Tensor | None:
         """Of one output, None where it was not measured."""
@@ -65,8 +70,8 @@ class Expected:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of both."""
-        return self.exact.nbytes + self.reference.nbytes
+        """Bytes of all outputs."""
+        return self.exact.nbytes + self.reference.nbytes + sum(tensor.nbytes for tensor in self.rounding)
 
 
 def flatten_outputs(returned: Any, mutated: Sequence[torch.Tensor] = (), gradients: Sequence[torch.Tensor] = ()) -> Outputs:
@@ -146,9 +151,38 @@ class Oracle:
             seeds = ((draw.seed + number * _STEP) % _SEEDS for number in range(1, FURTHER_DRAWS + 1))
             others = [self._compute(task, case, Draw(seed, draw.variation)) for seed in seeds]
             answer = dataclasses.replace(answer, spread=_spread([answer, *others]))
-            if (task.name, case, draw) in self._answers:
-                self._answers[task.name, case, draw] = answer
+            self._replace((task.name, case, draw), answer)
         return answer
+
+    def with_rounding(self, task: Task, case: Case, draw: Draw) -> Expected | None:
+        """The answer with its `rounding`; None where that is not known: there is no float64 answer, or rounding changes its sizes."""
+        answer = self.expected(task, case, draw)
+        if answer.exact is answer.reference:
+            return None
+        if not answer.rounding:
+            self._make_room(2 * answer.exact.nbytes)
+            wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in answer.reference.tensors)
+            epsilon = torch.finfo(torch.float64 if wide else torch.float32).eps
+            total = [torch.zeros_like(comparable(tensor), dtype=torch.float64) for tensor in answer.exact.tensors]
+            for number in range(ROUNDINGS):
+                inputs = make_inputs(task, case, draw.seed, self.device, draw.variation)
+                grads = self._gradients(task, inputs, draw.seed) if task.backward else None
+                wide_grads = None if grads is None else [grad.to(torch.float64) for grad in grads]
+                with Perturbing(epsilon, draw.seed + number * _STEP):
+                    rounded = compute_outputs(task, to_float64(inputs), wide_grads)
+                if [tensor.shape for tensor in rounded.tensors] != [tensor.shape for tensor in answer.exact.tensors]:
+                    return None
+                for sum_, got, exact in zip(total, rounded.tensors, answer.exact.tensors, strict=True):
+                    sum_ += errors(comparable(got).double(), comparable(exact).double())[0] / ROUNDINGS
+            answer = dataclasses.replace(answer, rounding=tuple(total))
+            self._replace((task.name, case, draw), answer)
+        return answer
+
+    def _replace(self, key: tuple[str, Case, Draw], answer: Expected) -> None:
+        """By an answer to which something was added, where it is kept and may be."""
+        if self._answers.pop(key, None) is not None and answer.nbytes <= self._capacity_bytes:
+            self._make_room(answer.nbytes)
+            self._answers[key] = answer
 
     def clear(self) -> None:
         """Forgets all answers, where their memory is needed."""

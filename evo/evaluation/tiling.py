@@ -65,18 +65,20 @@ class ElementAllowance:
         shown: Worst error of the reference, relative to the raised magnitude, times what is accepted of it.
         rounding, inside: Floors for rounding of results, and for arithmetic before it.
         absolute: What is lost below the smallest numbers, [1, 1], or more at each element of the one tile, [1, tile].
+        amplified: What is added at every element of a tile because rounding is amplified there, [tiles, 1].
     """
 
     shown: float
     rounding: float
     inside: float
     absolute: torch.Tensor
+    amplified: torch.Tensor
 
-    def of(self, y_size: torch.Tensor) -> torch.Tensor:
-        """Largest error of each element, from |y| of whole tiles."""
+    def of(self, y_size: torch.Tensor, first: int) -> torch.Tensor:
+        """Largest error of each element, from |y| of whole tiles; `first` is the number of the first of them."""
         largest = y_size.amax(dim=1, keepdim=True)
         floor = self.rounding * (y_size + ROUNDING_SHARE * largest) + self.inside * raised(y_size) + self.absolute
-        return torch.maximum(self.shown * raised(y_size), floor)
+        return torch.maximum(self.shown * raised(y_size), floor) + self.amplified[first : first + len(y_size)]
 
 
 def raised(y_size: torch.Tensor) -> torch.Tensor:

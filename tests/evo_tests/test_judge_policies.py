@@ -94,7 +94,7 @@ def test_sixteen_bit_inputs_gain_nothing_from_the_policy_and_prompts_state_it() 
     outputs = flatten_outputs(torch.zeros(4, 4))
     assert arithmetic(half, half.small_cases[0], Draw(0), outputs).operand_epsilon == 0
     wide = make_task(lambda a, b: a @ b, *PRODUCT, tolerance=Tolerance(products="tf32"))
-    assert arithmetic(wide, wide.small_cases[0], Draw(0), outputs).operand_epsilon == 2**-10
+    assert arithmetic(wide, wide.small_cases[0], Draw(0), outputs).operand_epsilon == 2**-9
     assert "may be taken in TF32" in task_text(wide)
     assert "input_precision='ieee'" in task_text(load_task("softmax"))
     assert "TF32" not in task_text(load_task("attention"))

@@ -1,0 +1,114 @@
+"""Where terms cancel all over, what rounding leaves is no error of the kernel; anything larger still is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from evo.evaluation.inputs import make_inputs
+from evo.evaluation.judge import Judge
+from evo.evaluation.oracle import flatten_outputs
+from evo.evaluation.rounding import Perturbing
+from evo.evaluation.tolerance import Verdict
+from evo.records import Failure, Status
+from evo.tasks.base import Task, TensorSpec
+from evo.tasks.draws import Draw, Variation
+from evo.tasks.loading import load_task
+
+EPSILON = 2.0**-23
+
+
+def judged(task: Task, case: str, draw: Draw, outputs: tuple[torch.Tensor, ...]) -> Verdict | Failure:
+    return Judge().judge(task, task.case(case), draw, flatten_outputs(outputs))
+
+
+def arguments(task: Task, case: str, draw: Draw) -> tuple[torch.Tensor, ...]:
+    return make_inputs(task, task.case(case), draw.seed, "cpu", draw.variation).arguments
+
+
+def layer_norm_backward(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float, mean_taken_off: bool = True
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As a kernel computes it that divides as GPUs do, not to the last bit, which shows where all terms are equal."""
+    share = torch.tensor((1.0 + EPSILON) / x.shape[-1], dtype=torch.float32)
+    centred = x.float() - x.float().sum(-1, keepdim=True) * share
+    scale = torch.rsqrt((centred.square().sum(-1, keepdim=True) * share) + eps)
+    normal, inner = centred * scale, dy.float() * weight.float()
+    mean = inner.sum(-1, keepdim=True) * share if mean_taken_off else 0.0
+    dx = scale * (inner - mean - normal * ((inner * normal).sum(-1, keepdim=True) * share))
+    return dx.bfloat16(), (dy.float() * normal).sum(0).bfloat16(), dy.float().sum(0).bfloat16()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_left_of_equal_terms_passes_and_a_forgotten_mean_does_not(seed: int) -> None:
+    task, draw = load_task("layer_norm_backward"), Draw(seed, Variation.CONSTANT)
+    dy, x, weight, eps = arguments(task, "37x130", draw)
+    honest = layer_norm_backward(dy, x, weight, float(eps))
+    assert honest[0].count_nonzero() or honest[1].count_nonzero(), "or this shows nothing"
+    verdict = judged(task, "37x130", draw, honest)
+    assert isinstance(verdict, Verdict), verdict.message
+    refused = judged(task, "37x130", draw, layer_norm_backward(dy, x, weight, float(eps), mean_taken_off=False))
+    assert isinstance(refused, Failure)
+    assert refused.status is Status.WRONG_VALUES
+
+
+def attention_backward(
+    dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cut: int = 0
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As a kernel computes it in three parts: the products of dy and v are summed in another order for each, and the weights come from
+    a log-sum-exp. `cut` mantissa bits are lost in those products."""
+    length, dim = q.shape[-2:]
+    q32, k32, v32, dy32 = (item.float() for item in (q, k, v, dy))
+    future = torch.ones(length, length, dtype=torch.bool).triu_(1)
+    scores = ((q32 @ k32.transpose(-1, -2)) * dim**-0.5).masked_fill(future, float("-inf"))
+    once = dy32 @ v32.transpose(-1, -2)
+    again = sum(a @ b.transpose(-1, -2) for a, b in zip(dy32.split(dim // 4, -1), v32.split(dim // 4, -1), strict=True))
+    assert isinstance(again, torch.Tensor)
+    if cut:
+        again = (again.view(torch.int32) & -(1 << cut)).view(torch.float32)
+    weights = torch.exp(scores - torch.logsumexp(scores, -1, keepdim=True))
+    delta = (torch.softmax(scores, -1) * once).sum(-1, keepdim=True)
+    dscores = weights * (again - delta) * dim**-0.5
+    return (
+        (dscores.bfloat16().float() @ k32).bfloat16(),
+        (dscores.bfloat16().float().transpose(-1, -2) @ q32).bfloat16(),
+        (weights.bfloat16().float().transpose(-1, -2) @ dy32).bfloat16(),
+    )
+
+
+def test_gradients_of_saturated_softmaxes_pass_and_lost_precision_does_not() -> None:
+    task, draw = load_task("attention_backward"), Draw(22, Variation.TIMES_3)  # in which a row is saturated
+    arguments_ = tuple(TensorSpec((1, 1, 300, 32), "bfloat16") for _ in range(4))
+    task = dataclasses.replace(task, small_cases=(dataclasses.replace(task.small_cases[0], name="long", arguments=arguments_),))
+    dy, q, k, v = arguments(task, "long", draw)
+    verdict = judged(task, "long", draw, attention_backward(dy, q, k, v))
+    assert isinstance(verdict, Verdict), verdict.message
+    refused = judged(task, "long", draw, attention_backward(dy, q, k, v, cut=13))
+    assert isinstance(refused, Failure), "products with the ten bits of TF32"
+
+
+def test_only_what_rounds_is_perturbed_and_always_in_the_same_way() -> None:
+    x = torch.linspace(-3, 4, 40, dtype=torch.float64).reshape(5, 8)
+
+    def results() -> list[torch.Tensor]:
+        with Perturbing(EPSILON, 7):
+            moved = torch.cat([x.t().contiguous(), x.t().clone()]).index_select(0, torch.tensor([3, 1]))
+            inside = x.clone()
+            inside[1:3] = x[3:5]
+            inside.mul_(3.0)
+            return [moved, x.amax(-1), torch.where(x > 0, x, -x), inside, x.sum(-1), x @ x.t()]
+
+    moved, largest, chosen, inside, summed, product = results()
+    assert torch.equal(moved, x.t()[[3, 1]])
+    assert torch.equal(largest, x.amax(-1))
+    assert torch.equal(chosen, x.abs())
+    for got, exact in ((inside, 3 * torch.cat([x[:1], x[3:5], x[3:5]])), (summed, x.sum(-1)), (product, x @ x.t())):
+        off = ((got - exact) / exact).abs()
+        assert 0 < off.max() <= EPSILON * 1.01
+        assert len(off.unique()) == off.numel(), "each element by itself"
+    assert all(torch.equal(a, b) for a, b in zip(results(), [moved, largest, chosen, inside, summed, product], strict=True))
+    infinite = torch.tensor([float("inf"), 0.0], dtype=torch.float64)
+    with Perturbing(EPSILON, 7):
+        assert torch.equal(infinite * 2, infinite)

@@ -34,7 +34,8 @@ TASK = Task(
         "Linear layer on 8-bit floats: y[i, j] = (sum over k of a[i, k] * b[j, k]) * a_scale[i] * b_scale[j]. a [m, k] and b "
         "[n, k] are contiguous uint8 matrices that hold the bits of float8_e4m3fn numbers (never NaN): in Triton, "
         "x.to(tl.float8e4nv, bitcast=True) after the load. a_scale [m] and b_scale [n] are float32 vectors; y is a new "
-        "contiguous bfloat16 matrix [m, n]. Accumulate and scale in float32."
+        "contiguous bfloat16 matrix [m, n]. Accumulate and scale in float32: on Hopper, tl.dot adds up float8 products with some 14 "
+        "bits unless max_num_imprecise_acc is small."
     ),
     entry="gemm_fp8",
     reference=gemm_fp8,

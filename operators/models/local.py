@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
-from evo.exchanges import KEY_ENDINGS
 from evo.records import Exchange, Usage
 from operators.models.attempts import Attempts, Bound, cleaned
 from operators.models.base import Model, Prompt, RequestError
+from operators.models.child import Child
 from operators.models.ledger import Account
 from operators.models.limits import Limiter, LocalLimiter
 
@@ -27,9 +24,6 @@ _PATIENCE_S = 30.0
 
 _START_S = 600.0
 """Longest time in which a model is loaded."""
-
-_TOLD = 300
-"""Last characters of a dead process's own words that are quoted."""
 
 
 class LocalModel(Model):
@@ -47,8 +41,9 @@ class LocalModel(Model):
         context: Tokens of prompt and reply together; 0 for as many as the model was trained on, at most 16384.
         temperature: Of sampling; 0 takes the likeliest token.
         top_p: Share of the probability that tokens are drawn from.
-        threads: Of the CPU; 0 for llama.cpp's choice.
+        threads: Of the CPU; 0 for one per two cores that this process may use.
         gpu_layers: Layers that are kept on a GPU, where llama.cpp was built for one.
+        gpus: Numbers of the GPUs that it may see, like ``CUDA_VISIBLE_DEVICES``; without it none in a run.
         timeout_s: Longest time of one reply; what is not written by then is cut off.
 
     Raises:
@@ -71,6 +66,7 @@ class LocalModel(Model):
         top_p: float = 0.95,
         threads: int = 0,
         gpu_layers: int = 0,
+        gpus: str | int | None = None,
         timeout_s: float = 600.0,
     ) -> None:
         super().__init__(name, max_tokens=max_tokens)
@@ -85,12 +81,14 @@ class LocalModel(Model):
         self._loading = {
             "path": str(Path(file).expanduser().absolute()),
             "context": context,
-            "threads": threads,
+            "threads": threads or _threads(),
             "gpu_layers": gpu_layers,
         }
         self._sampling = {"temperature": temperature, "top_p": top_p}
+        self._gpus = gpus
         self._timeout_s = timeout_s
         self._child: _Child | None = None
+        self._answering = threading.Lock()
         self._asked: dict[str, int] = {}
         self._turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
 
@@ -112,6 +110,10 @@ class LocalModel(Model):
                 answer = await asyncio.to_thread(self._answer, self._request(prompt))
                 if "error" not in answer:
                     usage = bound.believed(Usage(answer["read"], answer["written"], answer["cached"]))
+            except asyncio.CancelledError:
+                if self._child is not None:  # a thread waits for it, and whoever ends this process for the thread
+                    self._child.kill()
+                raise
             finally:
                 attempts.finish((0.0, usage.tokens))
         failure = answer.get("error", "")
@@ -150,40 +152,32 @@ class LocalModel(Model):
         }
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        if self._child is None:
-            self._child = _Child(self._command())
-            loaded = self._child.ask(self._loading, _START_S)
-            if "error" in loaded:
-                self._child.end()
+        with self._answering:
+            child = self._child
+            if child is None:
+                child = self._child = _Child(self._command(), answers=True, gpus=self._gpus)
+                loaded = child.ask(self._loading, _START_S)
+                if "error" in loaded:
+                    child.end()
+                    self._child = None
+                    return loaded
+            answer = child.ask(request, self._timeout_s + _PATIENCE_S)
+            if child.dead:
                 self._child = None
-                return loaded
-        answer = self._child.ask(request, self._timeout_s + _PATIENCE_S)
-        if self._child.dead:
-            self._child = None
-        return answer
+            return answer
 
     def _command(self) -> list[str]:
         return [sys.executable, "-m", "operators.models.local_child"]
 
 
-class _Child:
+def _threads() -> int:
+    """Evaluators want cores as well, and threads of llama.cpp wait for each other without a pause: with more of them than free cores
+    it writes several times slower."""
+    return max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+class _Child(Child):
     """A process that answers lines of JSON with lines of JSON."""
-
-    def __init__(self, command: list[str]) -> None:
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-        environment = {key: value for key, value in os.environ.items() if not key.upper().endswith(KEY_ENDINGS)}
-        environment["PYTHONPATH"] = os.pathsep.join(
-            filter(None, sys.path)
-        )  # where it was started may not be where the package is
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, env=environment, start_new_session=True
-        )
-        weakref.finalize(self, _end, self._process)
-
-    @property
-    def dead(self) -> bool:
-        """It has ended."""
-        return self._process.poll() is not None
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """One request; an answer with ``error`` where there is none."""
@@ -196,31 +190,7 @@ class _Child:
             self._process.stdin.flush()
             answer = json.loads(self._process.stdout.readline())
         except (OSError, ValueError):
-            return {"error": self._why(seconds)}
+            return {"error": f"its process ended {self.how_it_ended(seconds)}"}
         finally:
             timer.cancel()
         return answer if isinstance(answer, dict) else {"error": "its process said what is no answer"}
-
-    def end(self) -> None:
-        """Ends it, now."""
-        _end(self._process)
-
-    def _why(self, seconds: float) -> str:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
-        self.end()
-        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - 4 * _TOLD))
-        words = " ".join(self._said.read().decode("utf-8", "replace").split())[-_TOLD:]
-        status = self._process.returncode
-        how = f"signal {-status}, as from a lack of memory or after {seconds:g} s" if status == -9 else f"status {status}"
-        return f"its process ended ({how}): {words or 'it said nothing'}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(OSError):
-        process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()

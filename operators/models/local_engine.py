@@ -113,7 +113,8 @@ class LocalEngine:
             deadline: On the monotonic clock; what has been written by then is cut off there.
 
         Raises:
-            LocalModelError: The grammar or the chat template cannot be used.
+            LocalModelError: The grammar or the chat template cannot be used, or the prompt could not be read in time; what was read of
+                it is remembered.
         """
         prompt = self._tokens(self._rendered(wanted.messages))
         if len(prompt) + 16 > self.context:
@@ -122,7 +123,7 @@ class LocalEngine:
         matcher = self._matcher(wanted.grammar)
         shared = _shared(self._held, prompt[:-1])
         self._keep(shared)
-        self._read(prompt[shared:])
+        self._read(prompt[shared:], deadline)
         draw = np.random.default_rng(wanted.seed)
         written: list[int] = []
         stop = ""
@@ -168,8 +169,10 @@ class LocalEngine:
             raise LocalModelError(f"the grammar leaves nothing to go on with ({matcher.stop_reason()})")
         return _sampled(np.where(allowed, logits, -np.inf), wanted, draw)
 
-    def _read(self, tokens: Sequence[int]) -> None:
+    def _read(self, tokens: Sequence[int], deadline: float = math.inf) -> None:
         for start in range(0, len(tokens), 512):
+            if time.monotonic() > deadline:
+                raise LocalModelError(f"only {start} of {len(tokens)} tokens were read in time: raise options.timeout_s")
             part = list(tokens[start : start + 512])
             batch = self._batches.make_batch_range(part, pos_start=len(self._held))
             failed = self._context.decode(batch)

@@ -123,6 +123,33 @@ if not os.path.exists({str(flag)!r}):
     assert "is no answer" in why(scripted("print('[]', flush=True); time.sleep(9)", tmp_path))
 
 
+def test_what_is_given_up_is_not_waited_for_and_its_answer_is_nobody_elses(tmp_path: Path) -> None:
+    flag = tmp_path / "asked"
+    script = f"""
+if not os.path.exists({str(flag)!r}):
+    print('{{"context": 64}}', flush=True)
+    sys.stdin.readline(); sys.stdin.readline()
+    open({str(flag)!r}, 'w').close()
+    time.sleep(60)
+{ANSWERS}"""
+    model = scripted(script, tmp_path)
+
+    async def given_up() -> Exchange:
+        asked = asyncio.create_task(model.complete(PROMPT))
+        while not flag.exists():
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        exchange = await model.complete(PROMPT)
+        await model.close()
+        return exchange
+
+    begun = time.monotonic()
+    assert asyncio.run(given_up()).stop_reason == "end_turn"
+    assert time.monotonic() - begun < 20
+
+
 def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:
     def of(file: str) -> str:
         return why(LocalModel("own", ledger=Ledger(None), file=file))
@@ -137,6 +164,23 @@ def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:
         else "pip install 'triton-evolve[local]'"
     )
     assert said in of(str(tmp_path / "cut.gguf"))
+
+
+def test_by_default_it_leaves_cores_to_others(tmp_path: Path) -> None:
+    script = "said = sys.stdin.readline()\nprint(json.dumps({'error': said.strip()}), flush=True)"
+    usable = len(os.sched_getaffinity(0))
+    assert f'"threads": {max(1, usable // 2)}' in why(scripted(script, tmp_path))
+    assert '"threads": 7' in why(scripted(script, tmp_path, threads=7))
+
+
+def test_it_sees_the_gpus_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as Ray does for proposers
+    monkeypatch.setenv("OTHER_API_KEY", "secret")
+    names = "'CUDA_VISIBLE_DEVICES', 'HIP_VISIBLE_DEVICES', 'OTHER_API_KEY'"
+    script = f"print(json.dumps({{'error': str([os.environ.get(name) for name in ({names})])}}), flush=True)"
+    assert why(scripted(script, tmp_path, gpus="2,3")) == "own: ['2,3', '2,3', None]"
+    assert why(scripted(script, tmp_path, gpus=1)) == "own: ['1', '1', None]"
+    assert why(scripted(script, tmp_path)).startswith("own: ['', ")
 
 
 @pytest.mark.parametrize(
@@ -234,3 +278,35 @@ def test_a_real_small_model_is_held_to_grammars_and_remembers_the_beginning_of_a
     assert complete(build_model("local", "smollm2", ledger=Ledger(None), options=small_model()), long)[0].stop_reason == (  # type: ignore[arg-type]
         "model_context_window_exceeded"
     )
+
+
+@pytest.mark.slow
+def test_a_prompt_that_is_too_long_for_its_time_is_read_on_by_the_next_request() -> None:
+    model = build_model("local", "smollm2", ledger=Ledger(None), options={**small_model(), "timeout_s": 1.0})
+    asked = Prompt((), f"Improve this kernel.\n```python\n{RIGHT * 6}```", "hash", 4)
+
+    async def until_read() -> tuple[list[str], Exchange]:
+        said = []
+        try:
+            while True:
+                try:
+                    return said, await model.complete(asked)
+                except RequestError as error:
+                    said.append(error.message)
+        finally:
+            await model.close()
+
+    said, exchange = asyncio.run(until_read())
+    assert all("raise options.timeout_s" in text for text in said)
+    assert 0 < len(said) < 30
+    assert exchange.usage.cache_read_tokens >= 512
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [5_000, 2_000_000, 60_000_000])
+def test_a_model_file_that_is_cut_off_is_one_line(tmp_path: Path, kept: int) -> None:
+    whole = Path(str(small_model()["file"]))
+    cut = tmp_path / "cut.gguf"
+    with whole.open("rb") as file:
+        cut.write_bytes(file.read(kept))
+    assert "holds no model that llama.cpp can load" in why(LocalModel("own", ledger=Ledger(None), file=str(cut)))

@@ -25,6 +25,7 @@ NOT_PROVIDERS = (
     "base",
     "bounded",
     "building",
+    "child",
     "ledger",
     "limits",
     "local_child",
@@ -34,6 +35,7 @@ NOT_PROVIDERS = (
     "prices",
     "recording",
     "replaying",
+    "server_child",
     "tier",
 )
 """Modules of `operators.models` that a configuration cannot name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -43,6 +44,8 @@ class Loopback:
         looking: What the first looks at batches get.
         looks: How often a batch is still in progress when it is looked at.
         keyless: Whether it answers who sends no key.
+        port: Where it listens; 0 for any free one.
+        loading_s: Seconds in which ``/health`` says that it is not ready.
 
     Attributes:
         bodies: Parsed bodies of requests for a message, in order of arrival; those of batches one by one.
@@ -60,6 +63,8 @@ class Loopback:
         looking: Sequence[Failure] = (),
         looks: int = 1,
         keyless: bool = False,
+        port: int = 0,
+        loading_s: float = 0.0,
     ) -> None:
         self._script = script if callable(script) else list(script)
         self._creating = list(creating)
@@ -75,7 +80,8 @@ class Loopback:
         self.created = 0
         self.authorizations: list[str] = []
         self.bills: list[Bill] = []
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        self.ready_from = time.monotonic() + loading_s
+        self._server = _Server(("127.0.0.1", port), _handler(self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
@@ -216,6 +222,9 @@ def _handler(server: Loopback) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True  # the client gave up, which some tests are about
 
         def do_GET(self) -> None:
+            if self.path == "/health":
+                self._send(200 if time.monotonic() >= server.ready_from else 503, "text/plain", b"", {})
+                return
             found = _BATCHES.fullmatch(self.path)
             assert found is not None, self.path
             if found["results"]:

@@ -30,7 +30,7 @@ GOOD = "Strategy: tiles.\n```python\nx = 1\n```"
 Open = Callable[[Sequence[Answer]], contextlib.AbstractContextManager[Endpoint]]
 
 
-ENDPOINTLESS = ("local", "recorded")
+ENDPOINTLESS = ("local", "recorded", "served")
 """Asks nobody; what they say has tests of their own."""
 
 

@@ -115,7 +115,7 @@ class RunConfig(_Section):
         operators: Operator names; None means every rule-based one, and the model-driven ones too where `models` is given.
         models: See `ModelSection`.
         library: Earlier population stores, and folders of kernel modules (paths relative to the configuration file), from which models
-            are shown similar good kernels.
+            are shown similar good kernels; what operators achieved in those runs is where the choice between them begins.
         evaluator: A registered evaluator (``kernels``, ``simulated``) or ``module:function`` with the signature of
             `evo.evaluation.building.build_evaluator`.
         seeds: Task name → starting kernels that torch.compile gave where a task has none; filled in when a run begins.

@@ -162,6 +162,17 @@ def report(
     report_command(store, k, as_json)
 
 
+@app.command()
+def operators(
+    stores: Annotated[list[str], typer.Argument(help="Paths or URLs of population stores.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Shows what each operator, and chains of them, achieved per kernel kind, over all runs given."""
+    from evo.commands.looking import operators_command
+
+    operators_command(stores, as_json)
+
+
 @app.command(name="export")
 def export_front(
     store: StoreArgument,

@@ -149,7 +149,7 @@ class Request(Record):
         task: Task name.
         island: Index of the island.
         lineage: Lineage the child will belong to, e.g. ``softmax/0/3`` (task/island/ordinal).
-        operator: Registered operator name, or ``start`` for a starting kernel.
+        operator: Registered operator name, several joined by ``+`` for a chain, or ``start`` for a starting kernel.
         parents: Variant ids, the first one the child's main parent.
         model: Label of the language model to ask; empty where the operator asks none.
     """

@@ -14,8 +14,10 @@ from evo.cluster.spec import Answer, RunSpec
 from evo.cluster.spending import SharedAccount, SharedLimiter, endpoint_of
 from evo.errors import ModelError, SpendLimitError
 from evo.records import NoProposal, Proposal
+from evo.search.chains import parts_of
 from evo.search.engine import ProposalWork
 from operators.base import Operator
+from operators.chaining import Chain, is_chainable
 
 WAIT_S = 5.0
 """How long a request for work is held open by the engine."""
@@ -116,7 +118,7 @@ async def propose(operators: Mapping[str, Mapping[str, Operator]], work: Proposa
         SpendLimitError: Nothing more should be asked.
     """
     rng = np.random.default_rng(work.seed)
-    labelled = operators.get(work.request.operator)
+    labelled = operators.get(work.request.operator) or _chained(operators, parts_of(work.request.operator))
     if not labelled:
         return NoProposal(f"there is no operator {work.request.operator} in this version", failed=True)
     operator = labelled.get(work.request.model) or list(labelled.values())[int(rng.integers(len(labelled)))]
@@ -127,4 +129,11 @@ async def propose(operators: Mapping[str, Mapping[str, Operator]], work: Proposa
     except ModelError as error:
         return NoProposal(str(error), failed=True)
     except Exception as error:  # noqa: BLE001  ours to mend, but the other requests in hand must not pay for it
-        return NoProposal(f"{operator.name} crashed: {type(error).__name__}: {error}"[:500], failed=True)
+        return NoProposal(f"{work.request.operator} crashed: {type(error).__name__}: {error}"[:500], failed=True)
+
+
+def _chained(operators: Mapping[str, Mapping[str, Operator]], parts: tuple[str, ...]) -> Mapping[str, Operator]:
+    """The chain of some operators by the label of no model; empty where one of them is unknown, or asks a model."""
+    found = [operators.get(part, {}).get("") for part in parts]
+    known = [operator for operator in found if operator is not None]
+    return {"": Chain(known)} if len(known) == len(parts) > 1 and all(map(is_chainable, known)) else {}

@@ -10,10 +10,13 @@ from evo.config import ModelSection, RunConfig
 from evo.errors import ConfigError, TaskError, TaskErrors
 from evo.records import Variant
 from evo.registry import find_operators, operator_names
+from evo.search.bandit import Arm
+from evo.search.earlier import read_earlier
 from evo.search.library import read_library
 from evo.search.setup import OperatorInfo, TaskSetup
 from evo.tasks.base import Task
 from operators.base import Context, Example, Operator
+from operators.chaining import is_chainable
 from operators.models.base import Form, Model
 from operators.models.building import build_model, check_model
 from operators.models.ledger import Account, Ledger
@@ -63,8 +66,9 @@ def task_setups(config: RunConfig, *, check: bool = True) -> tuple[TaskSetup, ..
         TaskError: One is missing or broken.
         ConfigError: A place of the library is missing.
     """
-    library = read_library(config.library)
-    return tuple(_setup(task, config.target, library) for task in load_tasks(config, check=check).values())
+    library, earlier = read_library(config.library), read_earlier(config.library)
+    tasks = load_tasks(config, check=check).values()
+    return tuple(_setup(task, config.target, library, earlier.get(task.kind, {})) for task in tasks)
 
 
 def operator_infos(config: RunConfig) -> tuple[OperatorInfo, ...]:
@@ -75,7 +79,7 @@ def operator_infos(config: RunConfig) -> tuple[OperatorInfo, ...]:
     """
     known = find_operators()
     classes = [known[name] for name in operator_names(config)]
-    return tuple(OperatorInfo(cls.name, cls.kind, cls.arity, cls.needs_model) for cls in classes)
+    return tuple(OperatorInfo(cls.name, cls.kind, cls.arity, cls.needs_model, is_chainable(cls)) for cls in classes)
 
 
 def check_models(config: RunConfig) -> None:
@@ -160,11 +164,11 @@ def context_of(task: Task, target: str) -> Context:
     )
 
 
-def _setup(task: Task, target: str, library: tuple[Example, ...]) -> TaskSetup:
+def _setup(task: Task, target: str, library: tuple[Example, ...], earlier: Mapping[str, Arm]) -> TaskSetup:
     from evo.tasks.loading import starting_sources
 
     starts = tuple(Variant(task.name, source) for source in starting_sources(task))
-    return TaskSetup(task, starts, context_of(task, target), library)
+    return TaskSetup(task, starts, context_of(task, target), library, earlier)
 
 
 def _source(task: Task) -> str:

@@ -1,9 +1,11 @@
-"""The commands that look at stores and tasks: `status`, `report`, `export`, `tasks`."""
+"""The commands that look at stores and tasks: `status`, `report`, `operators`, `export`, `tasks`."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -58,6 +60,23 @@ def report_command(store: str, ks: str, as_json: bool) -> None:
         typer.echo(json.dumps(accuracy_json(report, numbers), indent=2))
     else:
         make_console().print(render_accuracy(report, numbers))
+
+
+def operators_command(stores: Sequence[str], as_json: bool) -> None:
+    """Shows what operators and chains achieved in the runs of some stores together.
+
+    Raises:
+        StoreError: There is no such store, or it is of a newer version.
+    """
+    from evo.reporting.operators import operators_json, render_operators
+    from evo.search.earlier import read_figures
+
+    with contextlib.ExitStack() as opened:
+        found = read_figures([opened.enter_context(open_store(store)) for store in stores])
+    if as_json:
+        typer.echo(json.dumps(operators_json(found), indent=2))
+    else:
+        make_console().print(render_operators(found))
 
 
 def export_command(store: str, out: Path, task: str | None) -> None:

@@ -122,13 +122,15 @@ def entrypoint(config: RunConfig) -> str:
 
 
 def _pack_library(places: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Writes down the kernels of places on this machine; of stores, their best."""
+    """Writes down the kernels of places on this machine, of stores their best, and what operators achieved there."""
     here = [place for place in places if "://" not in place]
     if not here:
         return tuple(places)
+    from evo.search.earlier import read_earlier, write_earlier
     from evo.search.library import read_library
 
     folder.mkdir()
+    write_earlier(read_earlier(here), folder)
     for number, example in enumerate(read_library(here)):
         (folder / f"{number:04}.py").write_text(example.source, encoding="utf-8")
     return (*(place for place in places if "://" in place), folder.name)

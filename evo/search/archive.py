@@ -46,6 +46,7 @@ class Note:
         request: The request it first came from.
         strategy: Summary of the proposal.
         chain: Failures in a row along its main parents that it ends; 0 unless it failed.
+        before: Its main parent's score, as that was when this was evaluated.
         status: None until evaluated.
         stage: Stage reached.
         fitness: As searched.
@@ -62,6 +63,7 @@ class Note:
     request: Request
     strategy: str
     chain: int = 0
+    before: float = 0.0
     status: Status | None = None
     stage: Stage | None = None
     fitness: float = 0.0

@@ -131,6 +131,9 @@ def _step(
                 if state.exhaustion.is_open(operator.name, (main, *others)):
                     found[operator.name] = (main, *others)
                     break
+        if kind is OperatorKind.MUTATION:
+            chains = state.bandit.chains(operator.name for operator in usable if operator.chainable)
+            found |= {name: (main,) for name in chains if state.exhaustion.is_open(name, (main,))}
         if found:
             name = state.bandit.choose(_unlike(lineage, sorted(found)), rng)
             return Request(number, state.name, island.index, lineage.name, name, found[name])

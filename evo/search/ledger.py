@@ -63,7 +63,8 @@ class Ledger:
         self._quarantined: dict[str, None] = {}
         self._allowed: Limits | None = began_with(store.header)
         kinds = sorted({setup.task.kind for setup in tasks})
-        self.bandits = {kind: Bandit(settings.bandit_floor, settings.bandit_memory) for kind in kinds}
+        earlier = {setup.task.kind: setup.earlier for setup in tasks}
+        self.bandits = {kind: Bandit(settings.bandit_floor, settings.bandit_memory, earlier[kind]) for kind in kinds}
         self.model_bandits = {kind: ModelBandit(settings.bandit_floor, settings.bandit_memory) for kind in kinds}
         self.states = {setup.task.name: self._state(setup, settings, models) for setup in tasks}
         if len(self.states) != len(tasks):

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from evo.records import Spent, Status
+from evo.search.chains import LINK
 from evo.search.ledger import Ledger
 from evo.search.settings import Budget
 from evo.search.state import TaskState
@@ -62,7 +63,7 @@ class TaskProgress:
 
 @dataclass(frozen=True)
 class OperatorProgress:
-    """What the bandit of a kernel kind knows of an operator: whole counts of uses and of gains."""
+    """What the bandit of a kernel kind knows of an operator or a chain: whole counts of uses and of gains."""
 
     kind: str
     operator: str
@@ -75,7 +76,8 @@ class Progress:
     """The whole run.
 
     Attributes:
-        tasks, operators: In the order of the configuration; by kernel kind and name.
+        tasks, operators, chains: In the order of the configuration; by kernel kind and name; likewise, all sequences of moves that were
+            made (see `evo.search.chains`).
         spent, budget: Used and allowed.
         leased, lent: Evaluations and proposals handed out at this moment.
         phase: ``starting evaluators``, ``search``, ``verify`` or ``finished``.
@@ -90,17 +92,20 @@ class Progress:
     lent: int
     phase: str
     failing: tuple[str, ...] = ()
+    chains: tuple[OperatorProgress, ...] = ()
 
 
 def progress_of(ledger: Ledger, leased: int, lent: int, phase: str) -> Progress:
     """Reads the figures off the state."""
-    operators = tuple(
+    arms = tuple(
         OperatorProgress(kind, name, arm.uses, arm.gains)
         for kind, bandit in ledger.bandits.items()
         for name, arm in sorted(bandit.arms.items())
     )
     tasks = tuple(_task(state) for state in ledger.states.values())
-    return Progress(tasks, operators, ledger.meter.spent, ledger.meter.budget, leased, lent, phase, _failing(ledger))
+    operators = tuple(arm for arm in arms if LINK not in arm.operator)
+    chains = tuple(arm for arm in arms if LINK in arm.operator)
+    return Progress(tasks, operators, ledger.meter.spent, ledger.meter.budget, leased, lent, phase, _failing(ledger), chains)
 
 
 def _failing(ledger: Ledger) -> tuple[str, ...]:

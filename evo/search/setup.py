@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from evo.records import Variant
+from evo.search.bandit import Arm
 from evo.tasks.base import Task
 from operators.base import Context, Example, OperatorKind
 
@@ -19,6 +21,7 @@ class TaskSetup:
             all others are compared with.
         context: What operators may know of the task; history and tabu are filled in per request.
         library: Good kernels of elsewhere, for examples.
+        earlier: What earlier runs tell of operators on this kind of kernel.
         held_out: Texts besides the reference that no example may hold, such as a suite's own answer to the task.
     """
 
@@ -26,6 +29,7 @@ class TaskSetup:
     starts: tuple[Variant, ...]
     context: Context
     library: tuple[Example, ...] = ()
+    earlier: Mapping[str, Arm] = field(default_factory=dict)
     held_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -43,12 +47,14 @@ class OperatorInfo:
         kind: When it may be chosen.
         arity: How many parents it takes.
         needs_model: Its proposals need a proposer with a language model.
+        chainable: Proposers can make it a part of a chain, see `evo.search.chains`.
     """
 
     name: str
     kind: OperatorKind
     arity: int = 1
     needs_model: bool = False
+    chainable: bool = False
 
     def __post_init__(self) -> None:
         wanted = {OperatorKind.GENERATE: self.arity == 0, OperatorKind.RESTART: self.arity == 1}.get(self.kind, self.arity >= 1)

@@ -12,6 +12,7 @@ from evo.evaluation.base import Baseline
 from evo.records import Evaluation, Event, EventKind, NoProposal, Proposal, Request, Status, Variant
 from evo.search.archive import START, Archive, Note
 from evo.search.bandit import Bandit, reward
+from evo.search.chains import sequence
 from evo.search.exhaustion import Exhaustion
 from evo.search.front import Front, Point
 from evo.search.islands import Failed, Island
@@ -325,6 +326,7 @@ class TaskState:
         best_parent = max((parent.score for parent in parents), default=lineage.root_score)
         gained = reward(best_parent, note.score)
         self.bandit.learn(request.operator, gained)
+        self._learn_chain(note, parents)
         self.mix.learn(request, gained)
         if evaluation.status is not Status.PASSED and self._is_repair(request):
             lineage.repaired_in_vain()
@@ -354,6 +356,16 @@ class TaskState:
                 failed = Failed(note.variant_id, request.number, lineage.name, evaluation.stage.rank, note.chain)
                 self.archive.hold(note.variant_id)
                 self.archive.release(island.remember_failure(failed))
+
+    def _learn_chain(self, note: Note, parents: Sequence[Note]) -> None:
+        """What the last two moves gained together; nothing if the second took away from what the first gave."""
+        note.before = parents[0].score if parents else 0.0
+        first = parents[0] if len(parents) == 1 else None
+        if first is None or first.is_start or first.status is not Status.PASSED:
+            return
+        name = sequence(first.request, note.request)
+        if name:
+            self.bandit.learn(name, reward(first.before, note.score) if note.score > first.score else 0.0)
 
     def _verified(self, evaluation: Evaluation) -> None:
         self.verified_since_search += 1

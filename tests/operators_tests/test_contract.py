@@ -46,7 +46,8 @@ def found():
     classes = set()
     for module in pkgutil.walk_packages(operators.__path__, "operators."):
         for item in vars(importlib.import_module(module.name)).values():
-            if inspect.isclass(item) and issubclass(item, Operator) and not inspect.isabstract(item):
+            named = inspect.isclass(item) and issubclass(item, Operator) and hasattr(item, "name")  # chains have none
+            if named and not inspect.isabstract(item):
                 classes.add(item)
     return sorted(classes, key=lambda item: item.name)
 

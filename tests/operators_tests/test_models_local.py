@@ -286,7 +286,7 @@ def test_a_prompt_that_is_too_long_for_its_time_is_read_on_by_the_next_request()
     asked = Prompt((), f"Improve this kernel.\n```python\n{RIGHT * 6}```", "hash", 4)
 
     async def until_read() -> tuple[list[str], Exchange]:
-        said = []
+        said: list[str] = []
         try:
             while True:
                 try:

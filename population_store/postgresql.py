@@ -27,9 +27,16 @@ _SETTINGS = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "4",
+    "tcp_user_timeout": "30s",  # nothing is kept alive while something sent has not arrived: that is sent again for a quarter of an hour
 }
-_KEEP_ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "connect_timeout": 10}
-"""The same for our end of a connection, seconds."""
+_KEEP_ALIVE = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+    "connect_timeout": 10,
+}
+"""The same for our end of a connection; seconds, but milliseconds for `tcp_user_timeout`."""
 
 _OWNER = """
 SELECT activity.application_name, activity.client_addr, activity.backend_start

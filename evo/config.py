@@ -31,6 +31,8 @@ CLUSTER_KEY = ("metadata", "triton_evolve")
 MANIFEST_KEY = "triton_evolve"
 """Where a ConfigMap carries it."""
 
+_OF_A_LAUNCHER = ("cluster_name", "provider")
+"""Keys that each of Ray's cluster-launcher files has, and no configuration."""
 
 _OF_THE_RUN = ("target", "seed")
 """Keys of the section `evaluation` that evaluators are given from the top of the configuration."""
@@ -183,10 +185,14 @@ def read_config(path: Path) -> RunConfig:
     document, prefix = _read_yaml(path), ""
     if "apiVersion" in document:
         prefix = f"data.{MANIFEST_KEY}."
-        document = _parsed(document["data"][MANIFEST_KEY], f"{path}: {prefix[:-1]}")[0]
-    elif CLUSTER_KEY[0] in document:
+        text = document["data"][MANIFEST_KEY]
+        if not isinstance(text, str):
+            action = f"a ConfigMap carries text: write `{MANIFEST_KEY}: |` and the configuration below it, indented"
+            raise ConfigError(f"{path}: {prefix[:-1]}", given=type(text).__name__, action=action)
+        document = _parsed(text, f"{path}: {prefix[:-1]}")[0]
+    elif any(key in document for key in (CLUSTER_KEY[0], *_OF_A_LAUNCHER)):
         prefix = ".".join(CLUSTER_KEY) + "."
-        metadata = document[CLUSTER_KEY[0]]
+        metadata = document.get(CLUSTER_KEY[0])
         if not isinstance(metadata, dict) or not isinstance(metadata.get(CLUSTER_KEY[1]), dict):
             raise ConfigError(
                 f"{path}: {prefix[:-1]}", action="a cluster file carries the search configuration there; it is missing"
@@ -240,11 +246,15 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     documents = _parsed(text, str(path))
     if len(documents) == 1 and "apiVersion" not in documents[0]:
         return documents[0]
-    maps = [item for item in documents if item.get("kind") == "ConfigMap" and MANIFEST_KEY in (item.get("data") or {})]
+    maps = [item for item in documents if item.get("kind") == "ConfigMap" and MANIFEST_KEY in _mapping(item.get("data"))]
     if len(maps) != 1:
         action = f"Kubernetes manifests carry the search configuration as text in data.{MANIFEST_KEY} of one ConfigMap"
         raise ConfigError(str(path), given=f"{len(maps)} of them in {len(documents)} documents", action=action)
     return maps[0]
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _parsed(text: str, where: str) -> list[dict[str, Any]]:

@@ -129,6 +129,20 @@ def test_mistakes_in_manifests_are_told_by_their_place(tmp_path: Path) -> None:
     path.write_text(text.replace("kind: ConfigMap", "kind: Secret"))
     with pytest.raises(ConfigError, match="of one ConfigMap"):
         read_config(path)
+    for wrong in ("", "{name: own, tasks: [softmax]}"):
+        path.write_text(f"{{apiVersion: v1, kind: ConfigMap, data: {{triton_evolve: {wrong}}}}}")
+        with pytest.raises(ConfigError, match=r"data\.triton_evolve.*a ConfigMap carries text"):
+            read_config(path)
+
+
+@pytest.mark.parametrize("change", [("metadata:", "metadta:"), ("triton_evolve:", "triton_evolv:")], ids=lambda change: change[1])
+@pytest.mark.parametrize("path", LAUNCHER_FILES, ids=lambda path: path.stem)
+def test_a_cluster_file_whose_search_is_not_where_it_belongs_says_where(
+    path: Path, change: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / path.name).write_text(path.read_text().replace(*change))
+    with pytest.raises(ConfigError, match=r"metadata\.triton_evolve; a cluster file carries the search configuration there"):
+        read_config(tmp_path / path.name)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ since the cluster began.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import time
@@ -52,7 +53,7 @@ class Jobs:
     """The job server of a cluster.
 
     Args:
-        address: ``http://host:8265``, or ``host:port`` of a running Ray; None for that of this host.
+        address: ``http://host:8265`` (``host:8265`` means that, too), or ``host:port`` of a running Ray; None for that of this host.
 
     Raises:
         ConfigError: None answers there, or it refuses us.
@@ -60,6 +61,11 @@ class Jobs:
 
     def __init__(self, address: str | None) -> None:
         _present_token()
+        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)  # it tells of each connection that it closes
+        if address is not None and re.fullmatch(
+            r"[^/]+:8265", address
+        ):  # without http:// the client asks there for another server
+            address = f"http://{address}"
         # The client heeds these before its argument; inside a job they name the cluster, and that is what None means.
         if address is not None:
             os.environ.pop("RAY_ADDRESS", None)
@@ -155,6 +161,11 @@ class Jobs:
         deadline = time.monotonic() + ENDED_S
         while not self.job(submission_id).ended and time.monotonic() < deadline:
             time.sleep(0.2)
+
+
+def server_address(given: str | None) -> str | None:
+    """What Ray's client calls the address of a job server; without ``http://`` it would ask there for another server, for 40 s."""
+    return f"http://{given}" if given is not None and re.fullmatch(r"[^/]+:8265", given) else given
 
 
 class _Written:

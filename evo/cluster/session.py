@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # it kills bystanders; sandboxes limit their own memory
     "RAY_DEDUP_LOGS": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # else a worker that fails while a run ends anyway is a traceback among its last lines
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
 }
 

@@ -96,8 +96,10 @@ def pack(path: Path, config: RunConfig, folder: Path) -> RunConfig:
         The configuration as it is there.
 
     Raises:
-        InputError: A task cannot be loaded, or its kernels lie outside its folder.
+        InputError: A task cannot be loaded, or its kernels lie outside its folder; or a model's file would be looked for in the folder
+            of the job.
     """
+    _check_places(config, path)
     tasks = []
     for position, reference in enumerate(config.tasks):
         where = f"{path}: tasks.{position}"
@@ -119,6 +121,19 @@ def entrypoint(config: RunConfig) -> str:
     command = ["python", "-m", "evo.main", "run", PACKED, "--continue", "--address", "auto", "--store", store, *front]
     # Ray ends the shell, too, and would wait for what was below it until its patience is over where nobody takes in orphans.
     return f"exec {shlex.join(command)}"
+
+
+def _check_places(config: RunConfig, path: Path) -> None:
+    """Files of models are the head's, where proposals are made: they may be large, or are written there."""
+    from operators.models.building import PATHS
+
+    for position, section in enumerate(config.models):
+        for key in sorted(PATHS & section.options.keys()):
+            where, given = f"{path}: models.{position}.options.{key}", str(section.options[key])
+            if not given.startswith(("/", "~")):
+                action = "on a cluster this is a place on the head, outside the job's folder, which goes with the job: begin it with / or ~"
+                raise ConfigError(where, given=given, action=action)
+            typer.echo(f"{where}: {given} is looked for on the head; it does not go along")
 
 
 def _pack_library(places: Sequence[str], folder: Path) -> tuple[str, ...]:

@@ -48,6 +48,9 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 RECORD = "record"
 """An option that every provider has: the path of a cassette to write its answers to (`operators.models.recording`)."""
 
+PATHS = frozenset({"cassette", "file", "folder", "prices", RECORD})
+"""Options that are places on the machine where proposals are made."""
+
 
 def providers() -> tuple[str, ...]:
     """What may stand at `models.N.provider`."""

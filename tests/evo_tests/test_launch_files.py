@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from evo.cluster.jobs import server_address
 from evo.commands.continuing import as_it_began
 from evo.commands.search import check_quickly
 from evo.commands.submitting import PACKED, entrypoint, pack
@@ -187,6 +188,22 @@ def test_a_library_on_this_machine_goes_along_and_one_on_a_server_stays(own_file
     assert [example.source for example in read_library(there[1:])] == [(tmp_path / "tasks/kernels/own.py").read_text()]
 
 
+def test_files_of_models_are_the_heads_and_must_not_lie_in_the_jobs_folder(
+    own_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def packed(file: str) -> RunConfig:
+        text = f"models: [{{provider: local, name: small, options: {{file: {file}}}}}], tasks: ["
+        (tmp_path / "model.yaml").write_text(own_file.read_text().replace("tasks: [", text, 1))
+        folder = tmp_path / f"packed{len(file)}"
+        folder.mkdir()
+        return pack(tmp_path / "model.yaml", read_config(tmp_path / "model.yaml"), folder)
+
+    assert packed("~/models/small.gguf").models[0].options == {"file": "~/models/small.gguf"}
+    assert "models.0.options.file: ~/models/small.gguf is looked for on the head" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"models\.0\.options\.file; given 'small.gguf'; .*begin it with / or ~"):
+        packed("small.gguf")
+
+
 def test_a_kernel_outside_of_its_tasks_folder_does_not_go(own_file: Path, tmp_path: Path) -> None:
     task = tmp_path / "tasks/own.py"
     (tmp_path / "own.py").write_text((tmp_path / "tasks/kernels/own.py").read_text())
@@ -230,6 +247,11 @@ def test_what_cannot_be_submitted_is_told_in_one_line(
     assert ended.value.code == 2
     assert len(told) == 1
     assert words in told[0]
+
+
+def test_the_port_of_the_dashboard_is_that_of_the_job_server() -> None:
+    assert server_address("head:8265") == "http://head:8265"
+    assert [server_address(given) for given in (None, "head:6379", "http://head:8265")] == [None, "head:6379", "http://head:8265"]
 
 
 @pytest.mark.parametrize("command", ["submit", "run"])

@@ -19,7 +19,7 @@ from evo.errors import ModelError, SpendLimitError
 from evo.records import Exchange
 from operators.grammar.forms import kernel
 from operators.models.base import Model, Prompt, RequestError
-from operators.models.building import client_of, providers
+from operators.models.building import PATHS, RECORD, client_of, providers
 from operators.models.ledger import Ledger
 from operators.models.limits import PATIENCE_S, Bucket, LocalLimiter
 from tests.operators_tests.loopback import Answer, Failure, Message, reply
@@ -278,3 +278,8 @@ def test_a_provider_is_named_as_its_module_and_takes_what_configurations_give(pr
     parameters: dict[str, Any] = dict(inspect.signature(client_of(provider)).parameters)
     assert {"name", "ledger", "limiter", "max_tokens", "base_url"} <= set(parameters)
     assert client_of(provider).provider == provider
+
+
+def test_every_option_that_is_called_a_place_is_one_of_some_provider() -> None:
+    options = {name for provider in providers() for name in inspect.signature(client_of(provider)).parameters}
+    assert options | {RECORD} >= PATHS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch
 
 from evo.errors import TaskError
 from evo.evaluation.inputs import Inputs, differentiable_places, make_grad_outputs, make_inputs, to_float64
-from evo.evaluation.rounding import Perturbing
-from evo.evaluation.tiling import comparable, errors
+from evo.evaluation.rounding import NATIVE, Perturbing, as_wide_as
+from evo.evaluation.tiling import comparable, errors, row_norms, tile_size, tiles
 from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec
 from evo.tasks.draws import Draw
 
@@ -51,18 +52,32 @@ class Outputs:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """What `ROUNDINGS` computations that round by chance (`evo.evaluation.rounding`) show of one output, tile by tile, [tiles] in
+    float64: the `deviation` of float64 ones that round as float32 does, which is how far rounding is amplified; and the largest `error`
+    norm of the reference in its own dtypes, which may be exact by luck once, but not every time."""
+
+    deviation: torch.Tensor
+    error: torch.Tensor
+
+
+@dataclass(frozen=True)
 class Expected:
     """The oracle's answer: `exact` from float64 inputs, `reference` in the task's own dtypes, same structure.
 
     `spread`, if given, tells of each output of few elements the standard deviation of the reference's error at each element
-    (float64, flat, real and imaginary parts apart); None for other outputs. `rounding`, if given, is how far each element of each
-    output is off in the mean where every operator rounds by chance (`evo.evaluation.rounding`), of `comparable` form.
+    (float64, flat, real and imaginary parts apart); None for other outputs. `rounding`, if given, tells of each output what rounding by
+    chance does to it; None for integers.
     """
 
     exact: Outputs
     reference: Outputs
     spread: tuple[torch.Tensor | None, ...] = ()
-    rounding: tuple[torch.Tensor, ...] = ()
+    rounding: tuple[Rounding | None, ...] = ()
+
+    def rounding_of(self, index: int) -> Rounding | None:
+        """Of one output, None where it was not measured."""
+        return self.rounding[index] if self.rounding else None
 
     def spread_of(self, index: int) -> torch.Tensor | None:
         """Of one output, None where it was not measured."""
@@ -71,7 +86,7 @@ class Expected:
     @property
     def nbytes(self) -> int:
         """Bytes of all outputs."""
-        return self.exact.nbytes + self.reference.nbytes + sum(tensor.nbytes for tensor in self.rounding)
+        return self.exact.nbytes + self.reference.nbytes
 
 
 def flatten_outputs(returned: Any, mutated: Sequence[torch.Tensor] = (), gradients: Sequence[torch.Tensor] = ()) -> Outputs:
@@ -160,21 +175,15 @@ class Oracle:
         if answer.exact is answer.reference:
             return None
         if not answer.rounding:
-            self._make_room(2 * answer.exact.nbytes)
-            wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in answer.reference.tensors)
-            epsilon = torch.finfo(torch.float64 if wide else torch.float32).eps
-            total = [torch.zeros_like(comparable(tensor), dtype=torch.float64) for tensor in answer.exact.tensors]
+            self._make_room(2 * (answer.exact.nbytes + answer.reference.nbytes))
+            found: list[list[Rounding | None]] = []
             for number in range(ROUNDINGS):
-                inputs = make_inputs(task, case, draw.seed, self.device, draw.variation)
-                grads = self._gradients(task, inputs, draw.seed) if task.backward else None
-                wide_grads = None if grads is None else [grad.to(torch.float64) for grad in grads]
-                with Perturbing(epsilon, draw.seed + number * _STEP):
-                    rounded = compute_outputs(task, to_float64(inputs), wide_grads)
-                if [tensor.shape for tensor in rounded.tensors] != [tensor.shape for tensor in answer.exact.tensors]:
+                rounded = self._compute(task, case, draw, draw.seed + number * _STEP)
+                if _shapes(rounded.exact) != _shapes(answer.exact) or _shapes(rounded.reference) != _shapes(answer.exact):
                     return None
-                for sum_, got, exact in zip(total, rounded.tensors, answer.exact.tensors, strict=True):
-                    sum_ += errors(comparable(got).double(), comparable(exact).double())[0] / ROUNDINGS
-            answer = dataclasses.replace(answer, rounding=tuple(total))
+                outputs = zip(rounded.exact.tensors, rounded.reference.tensors, answer.exact.tensors, strict=True)
+                found.append([_rounding(*map(comparable, tensors)) for tensors in outputs])
+            answer = dataclasses.replace(answer, rounding=tuple(map(_together, zip(*found, strict=True))))
             self._replace((task.name, case, draw), answer)
         return answer
 
@@ -197,11 +206,13 @@ class Oracle:
         while self._answers and self.cached_bytes + nbytes > self._capacity_bytes:
             self._answers.popitem(last=False)
 
-    def _compute(self, task: Task, case: Case, draw: Draw) -> Expected:
+    def _compute(self, task: Task, case: Case, draw: Draw, chance: int | None = None) -> Expected:
+        """`chance`: a seed by which every operator rounds; as float32 does in float64."""
         inputs = make_inputs(task, case, draw.seed, self.device, draw.variation)
         grads = self._gradients(task, inputs, draw.seed) if task.backward else None
         wide_grads = None if grads is None else [grad.to(torch.float64) for grad in grads]
-        reference = compute_outputs(task, inputs.clone(), grads)
+        with nullcontext() if chance is None else Perturbing(NATIVE, chance):
+            reference = compute_outputs(task, inputs.clone(), grads)
         for index, tensor in enumerate(reference.tensors):
             name = str(tensor.dtype).removeprefix("torch.")
             if name not in JUDGED_DTYPES:
@@ -211,7 +222,11 @@ class Oracle:
             return Expected(reference, reference)
         # Old answers go before the large one is made, not after.
         self._make_room(reference.nbytes + sum(8 * tensor.numel() for tensor in reference.tensors))
-        return Expected(compute_outputs(task, to_float64(inputs), wide_grads), reference)
+        wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in reference.tensors)
+        accumulator = torch.float64 if wide else torch.float32
+        with nullcontext() if chance is None else Perturbing(as_wide_as(accumulator), chance):
+            exact = compute_outputs(task, to_float64(inputs), wide_grads)
+        return Expected(exact, reference)
 
     def _gradients(self, task: Task, inputs: Inputs, seed: int) -> tuple[torch.Tensor, ...]:
         copies = inputs.clone()
@@ -238,6 +253,30 @@ def _spread(answers: Sequence[Expected]) -> tuple[torch.Tensor | None, ...]:
         each = torch.stack([errors(r.double(), y.double())[0].reshape(-1) for r, y in pairs])
         found.append(each.square().mean(dim=0).sqrt())
     return tuple(found)
+
+
+def _shapes(outputs: Outputs) -> list[torch.Size]:
+    return [tensor.shape for tensor in outputs.tensors]
+
+
+def _rounding(wide: torch.Tensor, native: torch.Tensor, exact: torch.Tensor) -> Rounding | None:
+    """Of one output of one computation; mean magnitudes for the deviation, which a few flipped decisions hardly move."""
+    if not exact.dtype.is_floating_point or not native.dtype.is_floating_point or not exact.numel():
+        return None
+    parts = [
+        (errors(w, y)[0].mean(dim=1), row_norms(errors(n, y)[0]))
+        for w, n, y in tiles(tile_size(exact), wide, native, exact, device=exact.device)
+    ]
+    # A normal number's standard deviation is √(π/2) times its mean magnitude.
+    return Rounding(math.sqrt(math.pi / 2) * torch.cat([mean for mean, _ in parts]), torch.cat([norm for _, norm in parts]))
+
+
+def _together(found: Sequence[Rounding | None]) -> Rounding | None:
+    known = [item for item in found if item is not None]
+    if not known:
+        return None
+    deviations, norms = (torch.stack(list(items)) for items in zip(*((i.deviation, i.error) for i in known), strict=True))
+    return Rounding(deviations.mean(dim=0), norms.amax(dim=0))
 
 
 @contextmanager

@@ -17,10 +17,10 @@ K = 4096 the floor is 4e-6, while TF32 errs by 4e-4. The one absolute slack: wha
 zero, and two steps of 2⁻²⁴ in float16.
 
 Where terms cancel all over (what is left of equal inputs after their mean was taken off, the gradient of a saturated softmax), y is
-smaller than what rounds in between, and r may be exact by the luck of its order of operations. So what fails is judged once more with
-the same multiple of σ added, now the standard deviation that rounding every operator's result by chance has in each tile
-(`evo.evaluation.rounding`; from the mean magnitude, which a few flipped decisions hardly move). Where nothing cancels, σ is some
-ε(float32) of y, and this adds no more than the floors do.
+smaller than what rounds in between, and r may be exact by the luck of its order of operations; and of 100 000 rows r is lucky in some.
+So what fails is judged once more beside computations that round by chance (`evo.evaluation.rounding`): the same multiple of σ is
+added, now the standard deviation that they have in each tile where they round as float32 does, and ‖r − y‖ of a tile is the largest of
+r and those that round as r does. Where nothing cancels, σ is some ε(float32) of y, and this adds no more than the floors do.
 
 Where a task lets products of float32 inputs be taken in less (`Tolerance.products`), ε of that format is added, and that divided by
 `ELEMENT_SHARE` at single elements. An operand cut to it, as tensor cores cut float32 to TF32, is off by a share that lies evenly
@@ -40,7 +40,7 @@ from dataclasses import dataclass
 import torch
 
 from evo.evaluation.differences import Measure, Wrongness, describe
-from evo.evaluation.oracle import Expected, Outputs
+from evo.evaluation.oracle import Expected, Outputs, Rounding
 from evo.evaluation.tiling import (
     ELEMENT_SHARE,
     ElementAllowance,
@@ -146,8 +146,7 @@ def compare(
         if c.numel() == 0:
             continue
         if r.dtype.is_floating_point:
-            rounding = expected.rounding[index] if expected.rounding else None
-            verdict = _compare_floats(index, (c, y, r), tolerance, arithmetic, expected.spread_of(index), rounding)
+            verdict = _compare_floats(index, (c, y, r), tolerance, arithmetic, expected)
         else:
             verdict = _compare_integers(index, c, y, tolerance)
         if isinstance(verdict, Wrongness):
@@ -204,8 +203,7 @@ def _compare_floats(
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     tolerance: Tolerance,
     arithmetic: Arithmetic,
-    spread: torch.Tensor | None,
-    rounding: torch.Tensor | None,
+    expected: Expected,
 ) -> Verdict | Wrongness:
     c, y, r = tensors
     tile = tile_size(y)
@@ -214,9 +212,12 @@ def _compare_floats(
             return Wrongness(index, c, y, r, tile, Measure.SPECIAL, math.inf, "NaN or infinity")
     floors = _floors(r.dtype, tolerance, arithmetic)
     accepted = LUCK * tolerance.ratio + arithmetic.steps
+    spread, rounding = expected.spread_of(index), expected.rounding_of(index)
     slack = torch.zeros((1, 1), dtype=torch.float64, device=y.device) if spread is None else accepted * spread.reshape(1, -1)
-    amplified = accepted * _deviations(torch.zeros_like(y) if rounding is None else rounding, tile)
-    measures = _measure(c, y, r, tile, tolerance, floors, slack, amplified)
+    if rounding is None:
+        nothing = torch.zeros(-(-y.numel() // tile), dtype=torch.float64, device=y.device)
+        rounding = Rounding(nothing, nothing)
+    measures = _measure(c, y, r, tile, tolerance, floors, slack, Rounding(accepted * rounding.deviation, rounding.error))
     ratio, place = measures.worst
     if not ratio <= 1:  # not a number is no pass
         return Wrongness(
@@ -224,12 +225,6 @@ def _compare_floats(
             measures.tile_allowed, measures.element_allowed,
         )  # fmt: skip
     return Verdict(ratio, f"output {index}: error of {place} at {ratio:.2f} of what is allowed")
-
-
-def _deviations(magnitudes: torch.Tensor, tile: int) -> torch.Tensor:
-    """Standard deviation in each tile, [tiles, 1], of normal numbers of these mean magnitudes."""
-    parts = [part.mean(dim=1, keepdim=True) for (part,) in tiles(tile, magnitudes, device=magnitudes.device)]
-    return math.sqrt(math.pi / 2) * torch.cat(parts)
 
 
 def _floors(dtype: torch.dtype, tolerance: Tolerance, arithmetic: Arithmetic) -> _Floors:
@@ -249,10 +244,11 @@ def _measure(
     tolerance: Tolerance,
     floors: _Floors,
     slack: torch.Tensor,
-    amplified: torch.Tensor,
+    rounding: Rounding,
 ) -> _Measures:
-    """Both are added to what is allowed at an element: `slack` [1, elements], which only outputs of a single tile have (else [1, 1]),
-    and `amplified` [tiles, 1]."""
+    """`slack` [1, elements] is added to what is allowed, which only outputs of a single tile have (else [1, 1]), and so is the
+    deviation of `rounding` in each tile; its error stands beside the reference's."""
+    amplified = rounding.deviation
     shown = 0.0
     for y_part, r_part in tiles(tile, y, r, device=y.device):
         r_error, y_size = errors(r_part, y_part)
@@ -260,7 +256,7 @@ def _measure(
     # Twice the rounding at single elements: one of several rounded terms (16-bit softmax weights in attention) may outweigh
     # a small element of y, and few rows give r few chances to show such an error.
     allowance = ElementAllowance(
-        tolerance.ratio * shown, 2 * floors.rounding, floors.inside / ELEMENT_SHARE, floors.absolute + slack, amplified
+        tolerance.ratio * shown, 2 * floors.rounding, floors.inside / ELEMENT_SHARE, floors.absolute + slack, amplified[:, None]
     )
     rows: list[torch.Tensor] = []
     element, first = 0.0, 0
@@ -271,13 +267,14 @@ def _measure(
         element, first = max(element, math.inf if math.isnan(worst) else worst), first + len(y_size)
         rows.append(torch.stack([row_norms(item) for item in (c_error, r_error, y_size)]))
     norms = torch.cat(rows, dim=1)
+    norms[1] = torch.maximum(norms[1], rounding.error)
     c_rows, r_rows, y_rows = norms
     c_all, r_all, y_all = row_norms(norms).tolist()
     absolute, floor = floors.absolute * math.sqrt(tile) + float(row_norms(slack)), floors.rounding + floors.inside
-    amplified_rows = amplified.T * math.sqrt(tile)
-    tile_allowed = torch.maximum(tolerance.ratio * r_rows, floor * y_rows + absolute) + amplified_rows[0]
+    amplified_rows = amplified * math.sqrt(tile)
+    tile_allowed = torch.maximum(tolerance.ratio * r_rows, floor * y_rows + absolute) + amplified_rows
     whole_allowed = max(tolerance.ratio * r_all, floor * y_all + absolute * math.sqrt(len(y_rows))) + float(
-        row_norms(amplified_rows)
+        row_norms(amplified_rows.reshape(1, -1))
     )
     # Infinity over infinity, where doubles overflow, must count as wrong: NaN would lose every comparison.
     whole, row = (

@@ -118,19 +118,13 @@ def extract_module(reply: str, entry: str) -> str:
     blocks = [text for label, text in _split(reply)[1] if label in _PYTHON_LABELS]
     if not blocks:
         blocks = [reply]  # a model that was told to answer with code alone may leave the fences out
-    modules: list[str] = []
-    problems: list[str] = []
-    for block in blocks:
-        source = block.removeprefix("\ufeff").strip("\n").rstrip() + "\n"
-        problem = module_problem(source, entry)
-        if problem:
-            problems.append(problem)
-        elif source not in modules:
-            modules.append(source)
+    sources = dict.fromkeys(block.removeprefix("\ufeff").strip("\n").rstrip() + "\n" for block in blocks)
+    modules = [source for source in sources if not module_problem(source, entry, place=False)]
     if len(modules) > 1:
         raise UnusableReplyError(f"the reply has {len(modules)} different modules that define {entry}; one is wanted")
     if not modules:
-        raise UnusableReplyError(f"the reply has no Python module that defines {entry}: {problems[-1]}")
+        problem = module_problem(list(sources)[-1], entry)
+        raise UnusableReplyError(f"the reply has no Python module that defines {entry}: {problem}")
     return modules[0]
 
 
@@ -189,13 +183,19 @@ def _split(reply: str) -> tuple[list[str], list[tuple[str, str]]]:
     return prose, blocks
 
 
-def module_problem(source: str, entry: str) -> str:
-    """Why this text is no module that defines `entry`, empty if it is one."""
+def module_problem(source: str, entry: str, *, place: bool = True) -> str:
+    """Why this text is no module that defines `entry`, empty if it is one.
+
+    Args:
+        source: The text.
+        entry: What it must define.
+        place: Look for where it leaves the grammar, which takes much longer than all else.
+    """
     try:
         tree = ast.parse(source)
     except SyntaxError as error:
-        place = module_violation(source)
-        return f"line {error.lineno}: {error.msg}" + (f"; {place}" if place else "")
+        found = module_violation(source) if place else None
+        return f"line {error.lineno}: {error.msg}" + (f"; {found}" if found else "")
     except _UNPARSABLE as error:
         return f"it cannot be parsed ({type(error).__name__})"
     return "" if any(entry in _defined(node) for node in tree.body) else f"it does not define {entry}"

@@ -8,14 +8,16 @@ import importlib.util
 import io
 import random
 import sys
+import time
 import tokenize
 import types
 import warnings
 from pathlib import Path
 
 import pytest
-from llguidance import LLMatcher, gbnf_to_lark
+from llguidance import LLMatcher, LLParserLimits, gbnf_to_lark
 
+from operators.grammar import check
 from operators.grammar.check import module_violation, violation
 from operators.grammar.forms import any_module, body, kernel, module_reply, skeleton_reply
 from operators.grammar.namespace import language_names
@@ -99,6 +101,21 @@ def test_statements_of_kernels(statement: str) -> None:
 @pytest.mark.parametrize("statement", ["x = n inn", "x = n orn", "for i inrange(3): pass", "x = n isn", "x = n if n elsen"])
 def test_a_word_that_begins_like_a_keyword_is_none(statement: str) -> None:
     assert module_violation(f"{HEAD}    {statement}\n") is not None
+
+
+def test_what_is_too_complex_is_left_to_the_compiler_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = "x = " + "1 if n else " * 3_000 + "1\n"
+    begun = time.monotonic()
+    assert violation(chain + ")\n", any_module(), lenient=True, patience_s=0.1) is None
+    assert time.monotonic() - begun < 2
+    few = LLParserLimits(max_items_in_row=200, step_max_items=2_000_000, initial_lexer_fuel=50_000_000, step_lexer_fuel=5_000_000)
+    monkeypatch.setattr(check, "_LIMITS", few)
+    check._compiled.cache_clear()
+    try:
+        assert module_violation(chain) is None
+        assert module_violation("x = 1)\n") is not None
+    finally:
+        check._compiled.cache_clear()
 
 
 def test_host_code_may_do_what_kernels_may_not() -> None:

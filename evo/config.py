@@ -34,8 +34,8 @@ MANIFEST_KEY = "triton_evolve"
 _OF_A_LAUNCHER = ("cluster_name", "provider")
 """Keys that each of Ray's cluster-launcher files has, and no configuration."""
 
-_OF_THE_RUN = ("target", "seed")
-"""Keys of the section `evaluation` that evaluators are given from the top of the configuration."""
+_OF_THE_RUN = {key: f"give it once, at the top: {key}" for key in ("target", "seed")} | {"cores": "each evaluator finds it out"}
+"""Keys of the section `evaluation` that evaluators are given otherwise; and how."""
 
 
 class _Section(BaseModel):
@@ -198,9 +198,9 @@ def read_config(path: Path) -> RunConfig:
                 f"{path}: {prefix[:-1]}", action="a cluster file carries the search configuration there; it is missing"
             )
         document = metadata[CLUSTER_KEY[1]]
-    for key in _OF_THE_RUN:
+    for key, action in _OF_THE_RUN.items():
         if isinstance(document.get("evaluation"), dict) and key in document["evaluation"]:
-            raise ConfigError(f"{path}: {prefix}evaluation.{key}", action=f"give it once, at the top: {key}")
+            raise ConfigError(f"{path}: {prefix}evaluation.{key}", action=action)
     config = _validated(document, str(path), prefix)
     base = path.resolve().parent
     tasks = tuple(_absolute(task, base) for task in config.tasks)

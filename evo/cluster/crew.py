@@ -106,7 +106,8 @@ class Crew:
         free = self._places.free(self._nodes, taken)
         for place in free:
             resources = {"num_gpus": 1, "num_cpus": 0} if self._gpu else {"num_cpus": 1}
-            self._start("evaluator", EvaluatorActor, nodes[place.node_id], resources, place)
+            node = nodes[place.node_id]
+            self._start("evaluator", EvaluatorActor, node, resources, place, self._places.cores(node))
         if self._wanted is not None:
             self._wishes.ask(max(0, self._wanted - len(taken) - len(free)))
         proposers = sum(worker.role == "proposer" for worker in self._working.values())
@@ -140,12 +141,14 @@ class Crew:
     def _evaluators(self) -> list[Worker]:
         return [worker for worker in self._working.values() if worker.role == "evaluator"]
 
-    def _start(self, role: str, cls: type, node: Node, resources: dict[str, int], place: Place | None = None) -> None:
+    def _start(
+        self, role: str, cls: type, node: Node, resources: dict[str, int], place: Place | None = None, *further: object
+    ) -> None:
         name = f"{role}-{self._numbers[role]}"
         self._numbers[role] += 1
         there = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
         options = {"max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": there, **resources}
-        handle = ray.remote(cls).options(**options).remote(name)
+        handle = ray.remote(cls).options(**options).remote(name, *further)
         self._working[handle.work.remote(self._engine, self._spec)] = Worker(name, role, handle, node, place)
 
     def _tell_of_nodes(self, before: dict[str, Node]) -> None:

@@ -36,11 +36,13 @@ class EvaluatorActor:
 
     Args:
         name: Of the worker, for leases; nobody has had it before, or will have it later.
+        cores: See `EvaluationSettings.cores`.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cores: int | None = None) -> None:
         die_with_parent()
         self._name = name
+        self._cores = cores
 
     def work(self, engine: Any, spec: RunSpec) -> int:
         """Evaluates until the engine has no more work.
@@ -57,7 +59,7 @@ class EvaluatorActor:
         """
         forget_keys(spec.config)
         self._engine = engine
-        evaluator = _build(spec)
+        evaluator = _build(spec, self._cores)
         try:
             with self._heartbeat(spec.config.search.lease_s / 3), ThreadPoolExecutor(evaluator.concurrency) as threads:
                 failed = threading.Event()
@@ -130,7 +132,7 @@ class EvaluatorActor:
         return ray.get(reference)
 
 
-def _build(spec: RunSpec) -> Evaluator:
+def _build(spec: RunSpec, cores: int | None) -> Evaluator:
     config = spec.config
-    settings = dataclasses.replace(config.evaluation, target=config.target, seed=config.seed)
+    settings = dataclasses.replace(config.evaluation, target=config.target, seed=config.seed, cores=cores)
     return evaluator_factory(config.evaluator)(load_tasks(config), settings, spec.device)

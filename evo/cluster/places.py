@@ -50,6 +50,12 @@ class Places:
                     counts[node.node_id] = max(0, node.cpus - 1)
         return counts
 
+    def cores(self, node: Node) -> int | None:
+        """How many cores of a node are an evaluator's own, however many are started there meanwhile; None where Ray was told of none."""
+        beside = self.offered([node])[node.node_id]
+        most = beside if self._wanted is None else min(beside, self._wanted)
+        return max(1, node.cpus // max(1, most)) if node.cpus else None
+
     def free(self, nodes: Sequence[Node], taken: Collection[Place]) -> tuple[Place, ...]:
         """Places where evaluators should be started now, spread over the nodes that have fewest.
 

@@ -198,7 +198,11 @@ class SuiteCrew:
         count = self.capacity.gpus if gpu else 1
         slots = SIDE_BY_SIDE if gpu else 1
         cls = ray.remote(SuiteWorker).options(max_concurrency=slots + 1, max_restarts=-1, **resources)
-        workers = [cls.remote(self.device, self.config) for _ in range(count)]
+        evaluation = dataclasses.replace(
+            self.config.evaluation, cores=max(1, self.capacity.cpus // max(1, count)) if gpu else None
+        )
+        config = self.config.model_copy(update={"evaluation": evaluation})
+        workers = [cls.remote(self.device, config) for _ in range(count)]
         idle = [worker for _ in range(slots) for worker in workers]
         running: dict[Any, tuple[str, ProblemJob, Any]] = {}
         again: deque[tuple[str, ProblemJob]] = deque()

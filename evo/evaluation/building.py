@@ -51,14 +51,18 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
         if settings.target not in ("auto", tier.capability):
             raise DeviceError(f"the target is {settings.target}, the GPU is {tier.device} ({tier.capability})")
         settings = dataclasses.replace(settings, target=tier.capability)
-        workers = max(1, min(14, (os.cpu_count() or 2) - 2))
-        bench = _bench(settings, started, workers=workers, sass=False)
+        bench = _bench(settings, started, workers=compile_workers(settings), sass=False)
         # Both start their processes when they are first needed.
         hosted = HostedEvaluator(tasks, settings) if hosting else None
         examinations = (RecordedUse(deadline_s=settings.run_deadline_s), Sanitizers(deadline_s=settings.run_deadline_s))
         evaluator = LadderEvaluator(tasks, settings, tier, bench, hosted=hosted, examinations=examinations)
         started.pop_all()
     return evaluator
+
+
+def compile_workers(settings: EvaluationSettings) -> int:
+    """How many compilers serve one GPU: two cores are left to the processes that replay and judge."""
+    return max(1, min(14, (settings.cores or os.cpu_count() or 2) - 2))
 
 
 def _bench(settings: EvaluationSettings, started: ExitStack, *, workers: int, sass: bool) -> Workbench:

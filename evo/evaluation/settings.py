@@ -13,6 +13,7 @@ class EvaluationSettings:
     Attributes:
         target: ``backend:arch`` that kernels are compiled for; ``auto`` takes the GPU's own.
         seed: Root of the input seeds and of tuning.
+        cores: CPU cores that are its own where it shares a machine with other evaluators; None for all of the machine.
         tune_trials: Configurations timed per variant and group of like cases in the quick tune (0: none but the declared one).
         deep_tune_trials: The same, for variants whose quick tune comes near the best of their task (0: no deep tune).
         start_tune_trials: The same for starting kernels, whose best is the baseline: a baseline tuned less would flatter its children.
@@ -24,6 +25,7 @@ class EvaluationSettings:
 
     target: str = "auto"
     seed: int = 0
+    cores: int | None = None
     tune_trials: int = 8
     deep_tune_trials: int = 40
     start_tune_trials: int = 40

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from evo.cluster.holdings import FIRST_PATIENCE_S, LEAST_PATIENCE_S, PATIENCE, Holdings
 from evo.cluster.nodes import Node
 from evo.cluster.places import MAX_STRIKES, REST_S, Place, Places
 from evo.evaluation.base import Effort, WorkItem
+from evo.evaluation.building import compile_workers
+from evo.evaluation.settings import EvaluationSettings
 from evo.records import Variant
 from evo.search.leases import Lease
 from tests.evo_tests import fault_table
@@ -39,6 +43,15 @@ def test_each_gpu_gets_an_evaluator_and_without_gpus_each_core_but_one_of_the_he
     alone = Node("h", "head", cpus=1, gpus=0, here=True)
     assert count(Places(gpu=False, wanted=None).free([alone], ()), alone) == 1
     assert count(Places(gpu=False, wanted=None).free([alone, SMALL], ()), alone) == 0, "the engine needs a core"
+
+
+def test_evaluators_of_a_node_share_its_cores() -> None:
+    eight, bare = Node("e", "eight", cpus=128, gpus=8), Node("n", "bare", cpus=0, gpus=1)
+    assert [Places(gpu=True, wanted=None).cores(node) for node in (eight, SMALL, bare)] == [16, 2, None]
+    assert Places(gpu=True, wanted=2).cores(eight) == 64
+    settings = EvaluationSettings(cores=16)
+    assert compile_workers(settings) == 14
+    assert [compile_workers(dataclasses.replace(settings, cores=cores)) for cores in (8, 2, 1)] == [6, 1, 1]
 
 
 def test_a_given_number_is_spread_and_filled_up_when_nodes_leave() -> None:

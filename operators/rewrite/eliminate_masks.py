@@ -12,8 +12,9 @@ import libcst.matchers as m
 
 from operators.edits import edited, unused, with_argument, with_parameter
 from operators.rewrite.base import Rewrite, Site
+from operators.rewrite.covering import covers_exactly, operand
 from operators.rewrite.guards import Cover, Definitions, Guard, guards, read_guard
-from operators.source import Kernel, Launch, NotApplicableError, Source, code, find
+from operators.source import Kernel, NotApplicableError, Source, code, find
 
 
 class EliminateMasks(Rewrite):
@@ -60,26 +61,6 @@ def _eliminate(source: Source, kernel: Kernel, guard: Guard) -> cst.Module:
     module = edited(source.module, edits)
     assert isinstance(module, cst.Module)
     return module
-
-
-def covers_exactly(launch: Launch, kernel: Kernel, guard: Guard) -> bool:
-    """Whether grid or kernel count the tiles of the bound, so that no tile starts beyond it."""
-    if f"tl.cdiv({guard.bound}, {guard.block})" in ast.unparse(kernel.tree):
-        return True
-    sizes = {launch.text(guard.block)} | {f"{name}['{guard.block}']" for name in ("meta", "META")}
-    wanted = {f"triton.cdiv({_plain(launch.text(guard.bound))}, {_plain(size)})" for size in sizes}
-    divisions = find(launch.function, cst.Call, m.Call(func=m.Attribute(m.Name("triton"), m.Name("cdiv"))))
-    return any(_plain(code(call)) in wanted for call in divisions)
-
-
-def _plain(text: str) -> str:
-    return ast.unparse(ast.parse(text.strip(), mode="eval"))
-
-
-def operand(text: str) -> str:
-    """An expression that can stand beside an operator."""
-    node = ast.parse(text, mode="eval").body
-    return text if isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.Constant) else f"({text})"
 
 
 class _Paths(cst.CSTTransformer):

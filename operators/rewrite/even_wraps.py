@@ -13,7 +13,7 @@ import libcst.matchers as m
 from operators.edits import edited, expression, unused
 from operators.rewrite.accesses import expression_of
 from operators.rewrite.base import Rewrite, Site
-from operators.rewrite.eliminate_masks import covers_exactly, operand
+from operators.rewrite.covering import covers_exactly, operand
 from operators.rewrite.guards import Cover, Definitions, Guard, read_guard
 from operators.rewrite.parameters import Edits, passed
 from operators.source import Kernel, NotApplicableError, Source, code, find

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from evo.exchanges import KEY_ENDINGS
 
@@ -18,17 +18,24 @@ LEAST = 12
 _ENDINGS = (*KEY_ENDINGS, "_TOKEN", "_SECRET", "_PASSWORD", "_ACCESS_KEY")
 _SHAPES = re.compile(
     r"sk-(?:ant|proj|or|svcacct|admin)-[\w-]{8,}|sk-[A-Za-z0-9]{20,}|hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
+    r"|(?:nvapi|xai|pplx|glpat|pypi)-[\w-]{20,}|(?:gsk|fw|r8|npm|dckr_pat)_[A-Za-z0-9]{20,}|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}"
     r"|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|xox[abprs]-[\w-]{10,}|Bearer [\w.~+/-]{20,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
     r"|\w://[^\s/:@]+:[^\s/@]+@"
 )
-"""Keys of well-known services, private keys, and passwords in addresses."""
+"""Keys of well-known services, signed tokens (JWT), private keys, and passwords in addresses."""
 _HOMES = re.compile(r"(?<![\w.])/(?:home|Users)/[^/\s'\":]+|(?<![\w.])/root(?=/)")
 
 
-def secrets_here(environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Values of variables that hold secrets, by their names."""
+def secrets_here(environment: Mapping[str, str] | None = None, named: Collection[str] = ()) -> frozenset[str]:
+    """Values of variables that hold secrets, by their names.
+
+    Args:
+        environment: None for this process's own.
+        named: Variables that hold some whatever they are called.
+    """
     given = os.environ if environment is None else environment
-    return tuple(sorted(value for name, value in given.items() if name.upper().endswith(_ENDINGS) and len(value) >= LEAST))
+    secret = {name for name in given if name in named or name.upper().endswith(_ENDINGS)}
+    return frozenset(given[name] for name in secret if len(given[name]) >= LEAST)
 
 
 def has_secret(texts: Iterable[str], known: Iterable[str] = ()) -> bool:

@@ -20,6 +20,7 @@ from evo.dataset.rows import ROWS, Row, TaskFacts
 from evo.errors import InputError
 from evo.reporting.exporting.selection import load_recorded, recorded_tasks
 from evo.tasks.base import Task
+from evo.tasks.loading import starting_sources
 from evo.tasks.names import task_modules
 
 OWN_LICENCE = "Apache-2.0"
@@ -30,7 +31,7 @@ UNKNOWN_LICENCE = "LicenseRef-unknown"
 FOLDER = "tasks"
 """Of a data set: tasks that are not the package's."""
 
-_SPDX = re.compile(r"SPDX-License-Identifier:\s*([\w.+-]+(?: (?:OR|AND|WITH) [\w.+-]+)*)")
+_SPDX = re.compile(r"SPDX-License-Identifier:\s*(\(?[\w.+-]+\)?(?: (?:OR|AND|WITH) \(?[\w.+-]+\)?)*)")
 
 
 @dataclass(frozen=True)
@@ -63,27 +64,30 @@ def make_data_set(places: Sequence[str], chosen: Format) -> DataSet:
         StoreError: One cannot be read.
         InputError: There is nothing in them to make it of.
     """
-    making = _Making(chosen)
-    for place in places:
-        making.add(read_run(place))
+    runs = [read_run(place) for place in places]
+    making = _Making(chosen, secrets_here(named={name for run in runs for name in run.key_variables}))
+    for run in runs:
+        making.add(run)
     return making.made()
 
 
 class _Making:
-    def __init__(self, chosen: Format) -> None:
+    def __init__(self, chosen: Format, secrets: frozenset[str]) -> None:
         self._format = chosen
+        self._secrets = secrets
         self._rows: dict[tuple[str, ...], Row] = {}
         self._left: Counter[str] = Counter()
         self._skipped: dict[str, str] = {}
         self._runs: list[Run] = []
         self._loaded: dict[str, tuple[str, Task]] = {}
-        self._secrets = secrets_here()
 
     def add(self, run: Run) -> None:
         self._runs.append(run)
         for name, text in recorded_tasks(run.header, None).items():
             try:
                 task = load_recorded(run.header, name, text)
+                if not is_own(task) and has_secret((text, *starting_sources(task)), self._secrets):
+                    raise InputError(f"task {name}", action="its files have what looks like a key or password")
                 if self._loaded.setdefault(name, (text, task))[0] != text:
                     raise InputError(f"task {name}", action="another store has another task of that name")
             except InputError as error:
@@ -108,8 +112,8 @@ class _Making:
         shown = Shown(source for task in sorted(test) for source in good.kernels[task])
         parts: dict[str, list[Row]] = {"train": [], "test": []}
         for row in rows:
-            if row.task not in test and shown.in_text(row.prompt):
-                self._left["the prompt shows a kernel of a task for testing"] += 1
+            if row.task not in test and any(shown.in_text(text) for text in row.texts):
+                self._left["it shows a kernel of a task for testing"] += 1
                 continue
             parts["test" if row.task in test else "train"].append(row)
         return DataSet(

@@ -90,6 +90,12 @@ class Run:
         """The version that kernels were compiled with; empty where the run does not say."""
         return str(json.loads(self.header.versions).get("triton", ""))
 
+    @property
+    def key_variables(self) -> frozenset[str]:
+        """Environment variables that the run was told to take keys of models from."""
+        options = [section.get("options", {}) for section in json.loads(self.header.config).get("models", ())]
+        return frozenset(str(given["key_env"]) for given in options if "key_env" in given)
+
     def parents(self, made: Made) -> tuple[Made, ...]:
         """Variants that a request was given, of those that are known."""
         return tuple(self.made[item] for item in made.request.parents if item in self.made)

@@ -45,13 +45,13 @@ class Row:
     Attributes:
         task: Name of the task.
         key: Equal for rows that say the same.
-        prompt: Its text, to look for kernels of other tasks in.
+        texts: What a model is trained on, to look for kernels of other tasks in.
         values: Column → value.
     """
 
     task: str
     key: tuple[str, ...]
-    prompt: str
+    texts: tuple[str, ...]
     values: Mapping[str, Any]
 
 
@@ -73,7 +73,7 @@ def sft_rows(run: Run, facts: TaskFacts) -> Iterator[Row]:
                 **_parent(state.parent, answer.made),
                 **_answer(answer),
             }
-            yield Row(facts.name, (facts.name, *_identity(answer)), prompt, values)
+            yield Row(facts.name, (facts.name, *_identity(answer)), (prompt, reply), values)
 
 
 def preference_rows(run: Run, facts: TaskFacts) -> Iterator[Row]:
@@ -95,7 +95,7 @@ def preference_rows(run: Run, facts: TaskFacts) -> Iterator[Row]:
                     **_rejected(rejected),
                 }
                 key = (facts.name, *_identity(chosen), *_identity(rejected))
-                yield Row(facts.name, key, question.prompt, values)
+                yield Row(facts.name, key, (question.prompt, chosen.reply, rejected.reply), values)
 
 
 def grpo_rows(run: Run, facts: TaskFacts) -> Iterator[Row]:
@@ -135,9 +135,9 @@ def _question_row(run: Run, facts: TaskFacts, question: Question, prompt: str, m
         "extra_info": extra,
     }
     state = tuple(part for item in shown for part in _alike(item))
-    # Prompts that a model was asked differ by what was known at the time; ours, by the state alone.
-    key = (facts.name, model, prompt if model else "", *state)
-    return Row(facts.name, key, prompt, values)
+    # Prompts that a model was asked differ by what was known at the time; ours, by the state and the target alone.
+    key = (facts.name, run.target, model, prompt if model else "", *state)
+    return Row(facts.name, key, (prompt,), values)
 
 
 def _start(run: Run, facts: TaskFacts) -> str:

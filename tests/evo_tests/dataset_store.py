@@ -142,12 +142,23 @@ class Recorded:
         path: Of the SQLite file.
         tasks: Names or paths.
         seeds: Task → sources that torch.compile gave.
+        name: Of the run.
+        target: Of the run.
+        models: As the configuration has them.
     """
 
-    def __init__(self, path: Path, tasks: Sequence[str], seeds: dict[str, list[str]] | None = None, name: str = "night") -> None:
+    def __init__(
+        self,
+        path: Path,
+        tasks: Sequence[str],
+        seeds: dict[str, list[str]] | None = None,
+        name: str = "night",
+        target: str = "cuda:90",
+        models: Sequence[dict[str, object]] = (),
+    ) -> None:
         loaded = {(task := load_task(item)).name: task for item in tasks}
         texts = {name: task.path.read_text() for name, task in loaded.items() if task.path}
-        config = {"tasks": list(tasks), "target": "cuda:90", "seeds": seeds or {}}
+        config = {"tasks": list(tasks), "target": target, "seeds": seeds or {}, "models": list(models)}
         header = RunHeader(
             name, 7, json.dumps(config), json.dumps(texts), json.dumps({"triton": "3.9.0"}), "2026-01-01T00:00:00+00:00"
         )

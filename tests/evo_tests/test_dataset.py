@@ -206,6 +206,26 @@ def test_kernels_of_two_stores_that_replay_alike_are_told_once(store: str, tmp_p
     assert data.left_out["another row has a kernel that replays alike"] == 3
 
 
+def test_a_question_is_another_one_for_another_target(tmp_path: Path) -> None:
+    places = []
+    for target in ("cuda:90", "hip:gfx942"):
+        run = Recorded(tmp_path / f"{target[:3]}.sqlite", ["softmax"], target=target)
+        run.start("softmax")
+        places.append(run.close())
+    found = of(make_data_set(places, Format.GRPO))
+    assert [(row["ask"], row["target"]) for row in found] == [("generate", "cuda:90"), ("generate", "hip:gfx942")]
+
+
+@pytest.mark.parametrize("licence", ["MIT", "(MIT OR Apache-2.0)", "GPL-2.0-only WITH Classpath-exception-2.0"])
+def test_the_licence_of_a_task_is_what_its_file_says(tmp_path: Path, licence: str) -> None:
+    own = own_task(tmp_path / "mine")
+    own.write_text(f"# SPDX-License-Identifier: {licence}\n{own.read_text()}")
+    run = Recorded(tmp_path / "a.sqlite", [str(own)])
+    run.start("squares", OWN_KERNEL)
+    (row,) = rows(make_data_set([run.close()], Format.GRPO))
+    assert row["licence"] == licence
+
+
 def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 

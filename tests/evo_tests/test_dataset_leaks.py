@@ -80,8 +80,32 @@ def test_training_never_sees_what_is_for_testing(tmp_path: Path) -> None:
     leaking = exchange(f"An example:\n\n```python\n{starts[test].source}```", reply_of(child.source))
     run.child([starts[train]], child, passed(child, 2.0), operator="llm_optimize", exchanges=[leaking])
     data = make_data_set([run.close()], Format.SFT)
-    assert data.left_out == {"the prompt shows a kernel of a task for testing": 1}
+    assert data.left_out == {"it shows a kernel of a task for testing": 1}
     assert data.tasks == {"train": (train,), "test": (test,)}
+
+
+def test_training_never_says_what_is_for_testing(tmp_path: Path) -> None:
+    """An answer may hold a kernel of another task beside its own, also one that failed."""
+    own = own_task(tmp_path / "mine")
+    run = Recorded(tmp_path / "a.sqlite", ["softmax", str(own)])
+    starts = {"softmax": run.start("softmax"), "squares": run.start("squares", OWN_KERNEL)}
+    (test,) = tasks_for_test([("softmax",), ("squares",)])
+    train = next(name for name in starts if name != test)
+    both = {"softmax": FASTER.source, "squares": OWN_KERNEL.replace("x * x", "x * x + tl.exp(x - x) - 1.0")}
+    good = Variant(train, both[train])
+    fused = Variant(train, both[train] + "\n\n" + starts[test].source.replace("\nimport", "\n# import"))
+    wrong = Variant(train, fused.source.replace("x * x", "x + x") + "# wrong\n")
+    run.child([starts[train]], fused, passed(fused, 3.0))
+    run.child([starts[train]], good, passed(good, 2.0))
+    run.child([starts[train]], wrong, failed(wrong))
+    place = run.close()
+    for chosen in (Format.SFT, Format.PREFERENCE):
+        data = make_data_set([place], chosen)
+        assert data.left_out["it shows a kernel of a task for testing"] >= 1
+        for row in data.rows.get("train", ()):
+            said = [message["content"] for name in ("completion", "chosen", "rejected") for message in row.get(name, ())]
+            assert said
+            assert not any(Shown([starts[test].source]).in_text(text) for text in said)
 
 
 def secret_store(tmp_path: Path, where: str) -> str:
@@ -123,9 +147,39 @@ def test_a_secret_of_this_machine_is_known_whatever_its_shape(tmp_path: Path, mo
     assert row["origin"] == "start"
 
 
+def test_a_key_is_known_by_the_variable_that_a_run_took_it_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOUSE_MODEL", "larger tiles")
+    run = Recorded(
+        tmp_path / "a.sqlite", ["softmax"], models=[{"provider": "openai", "name": "m", "options": {"key_env": "HOUSE_MODEL"}}]
+    )
+    run.child([run.start("softmax")], FASTER, passed(FASTER, 1.5))
+    (row,) = make_data_set([run.close()], Format.SFT).rows["train"]
+    assert row["origin"] == "start"
+
+
+@pytest.mark.parametrize("where", ["task", "kernel"])
+def test_a_task_with_a_secret_does_not_go_along(tmp_path: Path, where: str) -> None:
+    own = own_task(tmp_path / "mine")
+    path = own if where == "task" else own.with_name("squares_kernel.py")
+    path.write_text(path.read_text() + f"\nTOKEN = {CANARY!r}\n")
+    run = Recorded(tmp_path / "a.sqlite", ["softmax", str(own)])
+    run.start("softmax")
+    run.start("squares", OWN_KERNEL)
+    data = make_data_set([run.close()], Format.GRPO)
+    assert "what looks like a key" in data.skipped["squares"]
+    write_data_set(data, tmp_path / "out")
+    for item in (tmp_path / "out").rglob("*"):
+        assert item.is_dir() or CANARY.encode() not in item.read_bytes(), item
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        "nvapi-" + "a-B_" * 10,
+        "gsk_" + "a1B" * 10,
+        "fw_" + "a1B" * 8,
+        "xai-" + "a1B" * 10,
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJ1c2VyIn0.c2lnbmF0dXJlc2ln",
         "hf_" + "a" * 30,
         "Authorization: Bearer abc.def-ghi_jkl123456",
         "AKIA" + "A" * 16,

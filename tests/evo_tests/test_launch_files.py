@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from evo.cluster.jobs import server_address
+from evo.cluster.jobs import STOP_WAIT_S, server_address
 from evo.commands.continuing import as_it_began
 from evo.commands.search import check_quickly
 from evo.commands.submitting import PACKED, entrypoint, pack
@@ -22,21 +22,31 @@ from evo.search.library import read_library
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 LAUNCHER_FILES = sorted(path for path in CONFIGS.glob("*.yaml") if "\nprovider:" in path.read_text())
-MANIFESTS = CONFIGS / "evolve-kuberay.yaml"
+MANIFESTS, JOB = CONFIGS / "evolve-kuberay.yaml", CONFIGS / "evolve-kuberay-job.yaml"
+KUBERAY = pytest.mark.parametrize("path", [MANIFESTS, JOB], ids=lambda path: path.stem)
 
 RAY_CLUSTER = {
-    "": {"apiVersion", "kind", "metadata", "spec"},
-    "spec": {"rayVersion", "authOptions", "enableInTreeAutoscaling", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"},
-    "spec.authOptions": {"mode"},
-    "spec.autoscalerOptions": {"version", "idleTimeoutSeconds"},
-    "spec.headGroupSpec": {"rayStartParams", "template"},
-    "spec.workerGroupSpecs": {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"},
+    "": {"rayVersion", "authOptions", "enableInTreeAutoscaling", "autoscalerOptions", "headGroupSpec", "workerGroupSpecs"},
+    "authOptions": {"mode"},
+    "autoscalerOptions": {"version", "idleTimeoutSeconds"},
+    "headGroupSpec": {"rayStartParams", "template"},
+    "workerGroupSpecs": {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"},
 }
-"""Fields of KubeRay's RayCluster (ray.io/v1) that the file may use; it was checked against the whole definition of KubeRay 1.7.0."""
+RAY_JOB = {"submissionMode", "entrypoint", "runtimeEnvYAML", "backoffLimit", "shutdownAfterJobFinishes", "rayClusterSpec"}
+"""Fields of KubeRay's RayCluster and RayJob (ray.io/v1) that the files may use; they were checked against the whole definitions of
+KubeRay 1.7.0."""
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+
+
+def cluster_of(path: Path) -> tuple[str, dict[str, Any]]:
+    """Name of what asks KubeRay for a cluster, and the cluster."""
+    ((name, spec),) = (
+        (document["metadata"]["name"], document["spec"]) for document in documents(path) if document["apiVersion"] == "ray.io/v1"
+    )
+    return name, spec.get("rayClusterSpec", spec)
 
 
 def test_there_is_a_file_for_hosts_of_ones_own_and_one_for_aws() -> None:
@@ -56,7 +66,7 @@ def test_rays_launcher_takes_the_file(path: Path) -> None:
         validate_config(prepared | {"searches": {}})
 
 
-@pytest.mark.parametrize("path", [*LAUNCHER_FILES, MANIFESTS], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [*LAUNCHER_FILES, MANIFESTS, JOB], ids=lambda path: path.stem)
 def test_the_file_carries_a_search_that_is_accepted(path: Path) -> None:
     config = read_config(path)
     check_quickly(config, str(path))
@@ -65,12 +75,10 @@ def test_the_file_carries_a_search_that_is_accepted(path: Path) -> None:
 
 def test_a_search_asks_for_as_many_workers_as_its_file_lets_come() -> None:
     """An autoscaler starts none for evaluators that are bound to the nodes that there are."""
-    aws, kuberay = CONFIGS / "evolve-aws.yaml", MANIFESTS
-    (cluster,) = (document for document in documents(kuberay) if document["kind"] == "RayCluster")
-    allowed = {
-        aws: yaml.safe_load(aws.read_text())["available_node_types"]["gpu"]["max_workers"],
-        kuberay: sum(group["maxReplicas"] for group in cluster["spec"]["workerGroupSpecs"]),
-    }
+    aws = CONFIGS / "evolve-aws.yaml"
+    allowed = {aws: yaml.safe_load(aws.read_text())["available_node_types"]["gpu"]["max_workers"]}
+    for path in (MANIFESTS, JOB):
+        allowed[path] = sum(group["maxReplicas"] for group in cluster_of(path)[1]["workerGroupSpecs"])
     assert {path: read_config(path).cluster.evaluators for path in allowed} == allowed
 
 
@@ -90,16 +98,15 @@ def test_every_ray_asks_for_the_token_and_the_dashboard_stays_at_home(path: Path
     assert "chmod 600 ~/.ray/auth_token" in document["setup_commands"]
 
 
-def test_the_manifests_have_fields_that_kuberay_knows() -> None:
-    (cluster,) = (document for document in documents(MANIFESTS) if document["kind"] == "RayCluster")
+@KUBERAY
+def test_the_manifests_have_fields_that_kuberay_knows(path: Path) -> None:
+    _, cluster = cluster_of(path)
     for place, known in RAY_CLUSTER.items():
-        found: Any = cluster
-        for key in filter(None, place.split(".")):
-            found = found[key]
+        found: Any = cluster[place] if place else cluster
         for part in found if isinstance(found, list) else [found]:
             assert set(part) <= known, place
-    assert cluster["spec"]["authOptions"] == {"mode": "token"}
-    pods = [cluster["spec"]["headGroupSpec"]["template"], *(group["template"] for group in cluster["spec"]["workerGroupSpecs"])]
+    assert cluster["authOptions"] == {"mode": "token"}
+    pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
     assert len({container["image"] for pod in pods for container in pod["spec"]["containers"]}) == 1
     for pod in pods:
         volumes = {volume["name"] for volume in pod["spec"].get("volumes", ())}
@@ -109,16 +116,45 @@ def test_the_manifests_have_fields_that_kuberay_knows() -> None:
             assert {mount["name"] for mount in container.get("volumeMounts", ())} <= volumes
 
 
-def test_the_manifests_fit_each_other() -> None:
-    of_kind = {document["kind"]: document for document in documents(MANIFESTS)}
-    assert set(of_kind) == {"PersistentVolumeClaim", "NetworkPolicy", "RayCluster", "ConfigMap"}
-    head = of_kind["RayCluster"]["spec"]["headGroupSpec"]["template"]["spec"]
-    (volume,) = head["volumes"]
-    assert volume["persistentVolumeClaim"]["claimName"] == of_kind["PersistentVolumeClaim"]["metadata"]["name"]
-    (mount,) = head["containers"][0]["volumeMounts"]
-    assert str(read_config(MANIFESTS).store).startswith(f"{mount['mountPath']}/")
-    selected = of_kind["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]["ray.io/cluster"]
-    assert selected == of_kind["RayCluster"]["metadata"]["name"]
+@KUBERAY
+def test_the_manifests_fit_each_other(path: Path) -> None:
+    of_kind = {document["kind"]: document for document in documents(path)}
+    assert set(of_kind) == {"PersistentVolumeClaim", "NetworkPolicy", "ConfigMap", "RayJob" if path == JOB else "RayCluster"}
+    name, cluster = cluster_of(path)
+    head = cluster["headGroupSpec"]["template"]["spec"]
+    volumes, mounts = (
+        {item["name"]: item for item in items} for items in (head["volumes"], head["containers"][0]["volumeMounts"])
+    )
+    assert volumes["store"]["persistentVolumeClaim"]["claimName"] == of_kind["PersistentVolumeClaim"]["metadata"]["name"]
+    assert str(read_config(path).store).startswith(f"{mounts['store']['mountPath']}/")
+    policy = of_kind["NetworkPolicy"]["spec"]
+    chosen = policy["podSelector"]["matchLabels"]
+    assert policy["ingress"][0]["from"] == [{"podSelector": {"matchLabels": chosen}}]
+    if path == MANIFESTS:
+        assert chosen == {"ray.io/cluster": name}
+    else:  # the operator names the clusters of a job, so it is known by a label of its own
+        pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
+        assert [pod["metadata"]["labels"] for pod in pods] == [chosen, chosen]
+
+
+def test_a_job_of_kuberay_does_as_a_submit_with_what_its_config_map_carries(tmp_path: Path) -> None:
+    """As the head of its cluster sees it: the ConfigMap's text as a file, and the command."""
+    of_kind = {document["kind"]: document for document in documents(JOB)}
+    job, texts = of_kind["RayJob"]["spec"], of_kind["ConfigMap"]["data"]
+    assert set(job) <= RAY_JOB
+    head = job["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
+    (volume,) = (volume["configMap"] for volume in head["volumes"] if volume["name"] == "search")
+    (mount,) = (mount for mount in head["containers"][0]["volumeMounts"] if mount["name"] == "search")
+    assert volume["name"] == of_kind["ConfigMap"]["metadata"]["name"]
+    (item,) = volume["items"]
+    (tmp_path / item["path"]).write_text(texts[item["key"]])
+    assert read_config(tmp_path / item["path"]) == read_config(JOB)
+    given, submitted = shlex.split(job["entrypoint"]), shlex.split(entrypoint(read_config(JOB)))
+    assert given == [
+        f"{mount['mountPath']}/{item['path']}" if word == PACKED else word for word in submitted[: submitted.index("--store")]
+    ]
+    assert yaml.safe_load(job["runtimeEnvYAML"])["env_vars"] == {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
+    assert job["submissionMode"] == "HTTPMode", "other pods may not reach the job server"
 
 
 def test_mistakes_in_manifests_are_told_by_their_place(tmp_path: Path) -> None:

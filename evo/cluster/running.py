@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from evo.cluster.crew import Crew, reason
 from evo.cluster.devices import evaluator_count as evaluator_count
 from evo.cluster.engine_actor import EngineActor
-from evo.cluster.session import Capacity
+from evo.cluster.session import Capacity, address_option
 from evo.cluster.spec import RunSpec
 from evo.errors import TritonEvolveError
 from evo.search.progress import Progress
@@ -100,7 +100,9 @@ class Driver:
             why = self.interrupted()
             if why is not None:
                 return why
-            action = f"what was recorded is safe: triton-evolve resume {self.spec.store}"
+            action = (
+                f"what was recorded is safe: triton-evolve resume {self.spec.store}{address_option(self.spec.config.cluster)}"
+            )
             raise TritonEvolveError(f"the engine's process ended ({reason(error)}); {action}") from error
         finally:
             # It would live, and keep its name from the next run of this process, for as long as anything refers to its handle.

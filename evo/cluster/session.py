@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -67,6 +68,11 @@ def ray_session(cluster: ClusterSection) -> Iterator[Capacity]:
         yield _capacity(local=cluster.address is None)
     finally:
         ray.shutdown()
+
+
+def address_option(cluster: ClusterSection) -> str:
+    """What a command that goes on there is given; begins with a blank, and is empty where it starts a Ray of its own."""
+    return f" --address {shlex.quote(cluster.address)}" if cluster.address else ""
 
 
 def _not_there(cluster: ClusterSection, reason: str) -> TritonEvolveError:

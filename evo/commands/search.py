@@ -167,7 +167,7 @@ def _interrupted_at_the_start(reason: str) -> int:
 def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *, resumed: bool) -> int:
     from evo.cluster.devices import resolve_device
     from evo.cluster.running import Driver
-    from evo.cluster.session import ray_session
+    from evo.cluster.session import address_option, ray_session
     from evo.cluster.spec import RunSpec
     from evo.reporting.progress import progress_display
 
@@ -189,11 +189,11 @@ def _drive(config: RunConfig, tasks: Mapping[str, Task], overrides: Overrides, *
     if interruption.reason is not None:
         typer.echo(
             f"{interruption.reason}; everything finished is recorded. Go on with: triton-evolve resume {shlex.quote(store)}"
+            f"{address_option(config.cluster)}"
         )
         return INTERRUPTED
-    return _report(
-        console, store, None if overrides.no_export else (overrides.export or _front_folder(store)).expanduser(), reason
-    )
+    out = None if overrides.no_export else (overrides.export or _front_folder(store)).expanduser()
+    return _report(console, store, out, reason, address_option(config.cluster))
 
 
 def latency_kind_on(config: RunConfig, device: str) -> LatencyKind:
@@ -203,7 +203,7 @@ def latency_kind_on(config: RunConfig, device: str) -> LatencyKind:
     return LatencyKind.MEASURED if device == "gpu" else LatencyKind.MODELLED
 
 
-def _report(console: Console, store: str, out: Path | None, reason: str) -> int:
+def _report(console: Console, store: str, out: Path | None, reason: str, where: str) -> int:
     from evo.reporting.status import StatusReader, best_table
 
     with open_store(store) as opened:
@@ -216,7 +216,7 @@ def _report(console: Console, store: str, out: Path | None, reason: str) -> int:
         exported = _export(opened, out) if out is not None and measured else True
     typer.echo(f"store:        {store}")
     typer.echo(f"look further: triton-evolve status {shlex.quote(store)}")
-    typer.echo(f"go on:        {going_on(store, reason)}   (more than so far)")
+    typer.echo(f"go on:        {going_on(store, reason)}{where}   (more than so far)")
     return 0 if exported else 1
 
 

@@ -85,7 +85,7 @@ def test_the_engine_is_killed(machines: Machines, tmp_path: Path, fault: Fault) 
         (victim,) = machines.head.titled("ray::EngineActor")
         kill(victim)
         assert driver.wait(timeout=60) == 1
-    assert f"triton-evolve resume {search.store}" in machines.said
+    assert f"triton-evolve resume {search.store} --address {machines.address}" in machines.said
     search.leaves_nothing()
     with search.resumed():
         search.recovers(fault)

@@ -1,15 +1,22 @@
-"""Counts which files of TritonBench-G each rewrite applies to, and proves the children.
+"""Counts which kernels of other projects each rewrite applies to, and proves the children.
 
-    TRITON_EVOLVE_TRITONBENCH=FOLDER python experiments/rewrite_applicability.py --out experiments/results --kept FILE
-        [--workers N] [--deadline-s S] [--most N] [--limit-s S] [--no-compile]
+    TRITON_EVOLVE_TRITONBENCH=FOLDER TRITON_EVOLVE_LIGER=FOLDER TRITON_EVOLVE_FLAG_GEMS=FOLDER python experiments/rewrite_applicability.py
+        --out experiments/results --kept FILE [--enough N] [--workers N] [--deadline-s S] [--most N] [--limit-s S] [--compile]
 
-The folder is TritonBench_G_v1 of a checkout. Up to ``--most`` children per rewrite and file run under Triton's interpreter beside
-their parents, on the file's own test, and go through the real compiler for cuda:90 (the rewrites for Blackwell are not compiled). A child
-is proved where every result is the same bit by bit, or, for rewrites that change rounding, within `ROUNDINGS` roundings. Files whose test
-takes more than ``--deadline-s`` processor seconds under the interpreter, or does not run on this Triton at all, prove nothing.
+The folders are TritonBench_G_v1 of a checkout and unpacked wheels; one or two may be missing. A file's own test, or small inputs for
+modules of Liger and FlagGems, run under Triton's interpreter, which also tells which kernels they reach. Up to ``--most`` children per
+rewrite and file, of what is reached, run beside their parents and, with ``--compile``, go through the real compiler for cuda:90 (the
+rewrites for Blackwell do not). A child is proved where every result is the same bit by bit, or, for rewrites that change rounding,
+within `ROUNDINGS` roundings.
 
-Each file's outcome is a line of ``--kept`` as soon as it is known; files that are in it already are not looked at again, so a run that
-was stopped, or whose ``--limit-s`` wall seconds were over, goes on. Writes rewrites_applicability.json and .md.
+Where a rewrite finds nothing in a module as it stands, it is tried on the same module after a move that prepares it, see
+`experiments/rewrites/offer_child.py`: mostly `expose_knobs`, a search's first move on a foreign kernel. Such proofs are counted apart.
+Files that take more than ``--deadline-s`` processor seconds under the interpreter, or do not run on this Triton at all, prove nothing. A
+rewrite that is proved on ``--enough`` files is proved on no more; files are taken in a random order, so that those are a fair sample.
+
+What becomes of a file is a line of ``--kept`` as soon as it is known, and is not looked at again, so a run that was stopped, or whose
+``--limit-s`` wall seconds were over, goes on; files in it are looked at again for rewrites that are new. Writes
+rewrites_applicability.json and .md.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,38 +36,65 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, i
 
 from evo.commands.measured import described, measured_with, typed, write_results
 from evo.registry import find_operators
-from experiments.rewrites.corpus import TRITONBENCH, Specimen, liger_specimens, tritonbench_specimens
+from experiments.rewrites.corpus import Specimen, foreign_specimens
 from experiments.rewrites.proving import Job, Prover, bound
 from operators.rewrite.base import Rewrite
 
 NAME = "rewrites_applicability"
+PROJECTS = {"tritonbench": "TritonBench-G", "liger": "Liger", "flag_gems": "FlagGems"}
 TURNED = {"PROGRAMS": 2, "GROUP": 2, "UNROLL": 2, "ROWS": 2, "SPLIT": 2, "TILES": 2}
 """Knobs of the children's own, so that small cases take several of each."""
 BLACKWELL = frozenset({"specialise_warps"})
 """Rewrites for cuda:100, whose children are not compiled here."""
 COMPILE_S = 60.0
+FIVE = 5
+"""Kernels not written for it on which each rewrite shall be proved."""
 
 
-def outcome(specimen: Specimen, provers: Mapping[str, Prover], most: int, deadline_s: float) -> dict[str, Any]:
-    """What became of one file: rewrite → its children's verdicts."""
-    made = provers["offer"].answer({"source": specimen.source, "most": most})
-    children = [(name, source) for name, sources in made.items() for source in sources]
-    answer: dict[str, Any] = {"file": specimen.name, "ran": False, "rewrites": {name: [] for name in made}}
-    if not children:
-        return answer
-    job = Job(specimen.source, tuple(source for _, source in children), specimen.driver, TURNED, deadline_s)
-    run = provers["interpret"].answer(job.encoded()) if specimen.driver else {"failure": "no driver"}
-    answer["ran"], answer["why"] = "children" in run, run.get("failure", "")
-    verdicts = run.get("children") or [{"failure": "original"}] * len(children)
-    binaries: list[dict[str, Any]] = [{}] * len(children)
-    if "compile" in provers and answer["ran"]:
-        here = [place for place, (name, _) in enumerate(children) if name not in BLACKWELL]
-        job = Job(specimen.source, tuple(children[place][1] for place in here), specimen.driver, TURNED, COMPILE_S)
-        for place, binary in zip(here, provers["compile"].answer(job.encoded())["children"], strict=True):
-            binaries[place] = binary
-    for (name, _), verdict, binary in zip(children, verdicts, binaries, strict=True):
-        answer["rewrites"][name].append({"verdict": judged(name, verdict, specimen.source), "run": verdict, "compiled": binary})
+def outcome(
+    specimen: Specimen, names: Sequence[str], provers: Mapping[str, Prover], done: frozenset[str], given: argparse.Namespace
+) -> dict[str, Any]:
+    """What became of one file: which rewrites apply, and their children's verdicts; nothing is proved of rewrites in `done`."""
+    parent = Job(specimen.source, (), specimen.driver, TURNED, given.deadline_s)
+    run = provers["interpret"].answer(parent.encoded())
+    asked = {"source": specimen.source, "rewrites": list(names), "most": given.most, "reached": run.get("reached")}
+    found = provers["offer"].answer(asked)
+    answer: dict[str, Any] = {
+        "file": specimen.name,
+        "why": run.get("failure", ""),
+        "looked_at": list(names),
+        "applies": [name for name, made in found["made"].items() if made["applies"]],
+        "children": {},
+    }
+    for move, source in found["parents"].items():
+        children = [
+            (name, child)
+            for name, made in found["made"].items()
+            if made["after"] == move and name not in done and not run.get("failure")
+            for child in made["children"]
+        ]
+        verdicts = _verdicts(specimen, source, children, provers, given.deadline_s) if children else []
+        for (name, _), verdict in zip(children, verdicts, strict=True):
+            answer["children"].setdefault(name, []).append(verdict | {"after": move})
     return answer
+
+
+def _verdicts(
+    specimen: Specimen, source: str, children: Sequence[tuple[str, str]], provers: Mapping[str, Prover], deadline_s: float
+) -> list[dict[str, Any]]:
+    job = Job(source, tuple(child for _, child in children), specimen.driver, TURNED, deadline_s)
+    run = provers["interpret"].answer(job.encoded())
+    runs = run.get("children") or [{"failure": "original", "why": run["failure"]}] * len(children)
+    verdicts = [
+        {"verdict": judged(name, each, source), "run": each, "compiled": {}}
+        for (name, _), each in zip(children, runs, strict=True)
+    ]
+    if "compile" in provers:
+        here = [place for place, (name, _) in enumerate(children) if name not in BLACKWELL]
+        job = Job(source, tuple(children[place][1] for place in here), specimen.driver, TURNED, COMPILE_S)
+        for place, binary in zip(here, provers["compile"].answer(job.encoded())["children"], strict=True):
+            verdicts[place]["compiled"] = binary
+    return verdicts
 
 
 def judged(name: str, verdict: Mapping[str, Any], source: str) -> str:
@@ -72,22 +107,30 @@ def judged(name: str, verdict: Mapping[str, Any], source: str) -> str:
     return "proved" if verdict["error"] <= bound(source, exact=cls.exact) else "wrong"
 
 
-def looked_at(specimens: Sequence[Specimen], given: argparse.Namespace) -> list[dict[str, Any]]:
+def looked_at(specimens: Sequence[Specimen], names: Sequence[str], given: argparse.Namespace) -> list[dict[str, Any]]:
     """The outcomes of all files, from ``--kept`` where it has them."""
     known = [json.loads(line) for line in given.kept.read_text().splitlines()] if given.kept.exists() else []
-    missing = [item for item in specimens if item.name not in {row["file"] for row in known}]
-    if given.limit_s <= 0:
-        return known
+    seen: dict[str, set[str]] = {}
+    for item in known:
+        seen.setdefault(item["file"], set()).update(item["looked_at"])
+    missing = [(item, [name for name in names if name not in seen.get(item.name, ())]) for item in specimens]
+    missing = [(item, wanted) for item, wanted in missing if wanted] if given.limit_s > 0 else []
     end, lock = time.monotonic() + given.limit_s, Lock()
-    kinds = ["offer", "interpret", *([] if given.no_compile else ["compile"])]
+    kinds = ["offer", "interpret", *(["compile"] if given.compile else [])]
 
-    def work(share: Sequence[Specimen]) -> None:
-        provers = {kind: Prover(kind) for kind in kinds}
+    def enough() -> frozenset[str]:
+        counts = Counter(name for item in known for name in proved(item))
+        return frozenset(name for name, count in counts.items() if count >= given.enough)
+
+    def work(share: Sequence[tuple[Specimen, list[str]]]) -> None:
+        provers = {kind: Prover(kind) for kind in kinds} if share else {}
         try:
-            for specimen in share:
+            for specimen, wanted in share:
                 if time.monotonic() > end:
                     return
-                found = outcome(specimen, provers, given.most, given.deadline_s)
+                with lock:
+                    done = enough()
+                found = outcome(specimen, wanted, provers, done, given)
                 with lock, given.kept.open("a") as file:
                     file.write(json.dumps(found) + "\n")
                     known.append(found)
@@ -100,22 +143,35 @@ def looked_at(specimens: Sequence[Specimen], given: argparse.Namespace) -> list[
     return known
 
 
-def row(name: str, outcomes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def proved(item: Mapping[str, Any], *, prepared: bool = True) -> list[str]:
+    """The rewrites that a file proves; without `prepared`, as it stands."""
+    return [
+        name
+        for name, children in item["children"].items()
+        if any(child["verdict"] == "proved" and (prepared or not child["after"]) for child in children)
+    ]
+
+
+def row(name: str, outcomes: Sequence[Mapping[str, Any]], enough: int) -> dict[str, Any]:
     """A rewrite's counts over all files."""
-    of = [item["rewrites"].get(name, []) for item in outcomes]
-    verdicts = [child["verdict"] for children in of for child in children]
-    binaries = [child["compiled"] for children in of for child in children if child["compiled"]]
-    built = sum(item.get("kernels", 0) > 0 for item in binaries)
+    children = [child for item in outcomes for child in item["children"].get(name, [])]
+    verdicts = Counter(child["verdict"] for child in children)
+    binaries = [child["compiled"] for child in children if child["compiled"]]
+    applies = [item["file"].partition("/")[0] for item in outcomes if name in item["applies"]]
+    on = sorted(item["file"] for item in outcomes if name in proved(item))
     return {
         "rewrite": name,
-        "files": sum(bool(children) for children in of),
-        "proved": sum(any(child["verdict"] == "proved" for child in children) for children in of),
-        "children": len(verdicts),
-        "children_proved": verdicts.count("proved"),
-        "children_wrong": verdicts.count("wrong"),
-        "children_not_run": verdicts.count("not run"),
-        "children_compiled": built,
-        "children_not_compiled": len(binaries) - built,
+        "files": len(applies),
+        **{f"of_{project}": applies.count(project) for project in PROJECTS},
+        "proved": len(on),
+        "proved_as_it_stands": sum(name in proved(item, prepared=False) for item in outcomes),
+        "after": sorted({child["after"] for child in children if child["after"] and child["verdict"] == "proved"}),
+        "stopped": len(on) >= enough,
+        "children_wrong": verdicts["wrong"],
+        "children_not_run": verdicts["not run"],
+        "children_compiled": sum(binary.get("kernels", 0) > 0 for binary in binaries),
+        "children_not_compiled": sum(not binary.get("kernels") for binary in binaries),
+        "proved_on": on,
     }
 
 
@@ -123,7 +179,7 @@ def failures(outcomes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """What was wrong or did not compile."""
     found = []
     for item in outcomes:
-        for name, children in item["rewrites"].items():
+        for name, children in item["children"].items():
             for child in children:
                 if child["verdict"] == "wrong":
                     found.append({"file": item["file"], "rewrite": name, "what": str(child["run"])[:400]})
@@ -133,14 +189,32 @@ def failures(outcomes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def page(
-    session: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], wrong: Sequence[Mapping[str, str]], totals: Mapping[str, int]
+    session: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], wrong: Sequence[Mapping[str, str]], totals: Mapping[str, Any]
 ) -> str:
     """The Markdown page."""
-    columns = list(rows[0])
-    lines = [described(session), "", f"{totals['looked_at']} of {totals['files']} files of TritonBench-G were looked at; "
-             f"the tests of {totals['ran']} run under the interpreter in time.", ""]  # fmt: skip
-    lines += ["| " + " | ".join(column.replace("_", " ") for column in columns) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(str(item[column]) for column in columns) + " |" for item in rows]
+    said = "; ".join(
+        f"{PROJECTS[name]}: {count['files']} files, {count['ran']} run in time" for name, count in totals["of"].items()
+    )
+    few = [f"{item['rewrite']} ({item['proved']})" for item in rows if item["proved"] < FIVE]
+    lines = [
+        described(session),
+        "",
+        f"Files of other projects, whose tests or calls run under Triton's interpreter: {said}.",
+        f"{len(rows) - len(few)} of {len(rows)} rewrites are proved on {FIVE} of them or more"
+        + (f"; not {', '.join(few)}." if few else "."),
+        "",
+        f"“≥” marks rewrites that were proved on {totals['enough']} files and then left alone. Of the files on which a rewrite is proved, "
+        "some had it applied after a move that prepares it, because nothing applied before.",
+        "",
+        "| rewrite | applies to files | TritonBench-G | Liger | FlagGems | proved on files | of these as they stand | else after | wrong "
+        "| not run in time |",
+        "|" + "---|" * 10,
+    ]
+    for item in rows:
+        counts = [item["files"], *(item[f"of_{project}"] for project in PROJECTS)]
+        shown = f"{'≥ ' if item['stopped'] else ''}{item['proved']}"
+        counts += [shown, item["proved_as_it_stands"], ", ".join(item["after"]), item["children_wrong"], item["children_not_run"]]
+        lines.append(f"| {item['rewrite']} | " + " | ".join(map(str, counts)) + " |")
     if wrong:
         lines += ["", "What failed:", "", "| file | rewrite | what |", "|---|---|---|"]
         lines += [
@@ -154,22 +228,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kept", type=Path, required=True)
+    parser.add_argument("--enough", type=int, default=20)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--deadline-s", type=float, default=10.0)
     parser.add_argument("--most", type=int, default=1)
     parser.add_argument("--limit-s", type=float, default=float("inf"))
-    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--compile", action="store_true")
     given = parser.parse_args()
-    specimens = tritonbench_specimens()
+    specimens = foreign_specimens()
     if not specimens:
-        raise SystemExit(f"{TRITONBENCH} names no folder TritonBench_G_v1")
-    outcomes = looked_at([*specimens, *liger_specimens()], given)
-    bench = [item for item in outcomes if item["file"].startswith("tritonbench/")]
-    tried = {name for item in outcomes for name in item["rewrites"]}  # rewrites that came later have no row
-    names = [name for name, cls in find_operators().items() if issubclass(cls, Rewrite) and name in tried]
-    liger = [item for item in outcomes if item["file"].startswith("liger/")]
-    rows = [row(name, bench) | {"files_of_liger": sum(bool(item["rewrites"].get(name)) for item in liger)} for name in names]
-    totals = {"files": len(specimens), "looked_at": len(bench), "ran": sum(item["ran"] for item in bench), "liger": len(liger)}
+        raise SystemExit("no folder is named, see --help")
+    names = [name for name, cls in find_operators().items() if issubclass(cls, Rewrite)]
+    outcomes = looked_at(specimens, names, given)
+    rows = [row(name, outcomes, given.enough) for name in names]
+    why = {item["file"]: item["why"] for item in outcomes}
+    totals: dict[str, Any] = {"looked_at": len(why), "enough": given.enough, "of": {}}
+    for project in PROJECTS:
+        of = [reason for file, reason in why.items() if file.startswith(f"{project}/")]
+        if of:
+            totals["of"][project] = {"files": len(of), "ran": sum(not reason for reason in of)}
     session = measured_with(None, typed("python experiments/rewrite_applicability.py"))
     wrong = failures(outcomes)
     data = {"session": session, "totals": totals, "rows": rows, "failures": wrong}

@@ -19,7 +19,9 @@ MAX_CHARACTERS = 200_000
 MAX_DEPTH = 150
 """Deeper trees exhaust the stacks of parsers and visitors; kernels stay below 40."""
 
-DECORATORS = frozenset({"triton.jit", "triton.autotune", "triton.heuristics"})
+CACHES = frozenset({"libentry"})
+"""Decorators of other projects that keep binaries and launch kernels as written: FlagGems'."""
+DECORATORS = frozenset({"triton.jit", "triton.autotune", "triton.heuristics"}) | CACHES
 
 N = TypeVar("N", bound=cst.CSTNode)
 
@@ -240,8 +242,10 @@ def _kernel(node: cst.FunctionDef) -> Kernel | None:
     assert isinstance(tree, ast.FunctionDef)
     arguments = tree.args.posonlyargs + tree.args.args
     constexprs = frozenset(a.arg for a in arguments if a.annotation is not None and "constexpr" in ast.unparse(a.annotation))
-    wrapped = not all(text.split("(")[0] in DECORATORS for text in decorators)
-    return Kernel(node, tree, tuple(a.arg for a in arguments), constexprs, len(decorators) > 1, wrapped)
+    names = [text.split("(")[0] for text in decorators]
+    wrapped = not DECORATORS.issuperset(names)
+    decorated = sum(name not in CACHES for name in names) > 1
+    return Kernel(node, tree, tuple(a.arg for a in arguments), constexprs, decorated, wrapped)
 
 
 def _launch(call: cst.Call, function: cst.FunctionDef, kernels: Mapping[str, Kernel]) -> Launch | None:
@@ -265,7 +269,7 @@ def _launch(call: cst.Call, function: cst.FunctionDef, kernels: Mapping[str, Ker
     return Launch(call, name, function, arguments, unpacks)
 
 
-def assigned(function: cst.FunctionDef | cst.Module, name: str) -> list[cst.CSTNode]:
+def assigned(function: cst.CSTNode, name: str) -> list[cst.CSTNode]:
     """All expressions assigned to a name."""
     plain = m.Assign(targets=[m.AssignTarget(m.Name(name))])
     annotated = find(function, cst.AnnAssign, m.AnnAssign(target=m.Name(name)))

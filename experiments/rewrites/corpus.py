@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from evo.suites.tritonbench_files import SEPARATOR
+from experiments.rewrites.flag_gems import FLAG_GEMS, FLAG_GEMS_CALLS
 from experiments.rewrites.liger_calls import LIGER_CALLS
 from experiments.rewrites.proving import LIGER
 from operators.rewrite.name_arguments import NameArguments
@@ -60,14 +63,28 @@ def tritonbench_specimens() -> list[Specimen]:
 
 
 def liger_specimens() -> list[Specimen]:
-    """Modules of Liger, some with a way to call them; none where the environment names no folder."""
-    folder = os.environ.get(LIGER, "")
-    paths = sorted((Path(folder) / "liger_kernel/ops").glob("*.py")) if folder else []
-    return [
-        Specimen(f"liger/{path.stem}", path.read_text(), LIGER_CALLS.get(path.stem, ""))
-        for path in paths
-        if "@triton.jit" in path.read_text()
-    ]
+    """Modules of Liger with a way to call them; none where the environment names no folder."""
+    root = Path(os.environ.get(LIGER, "")) / "liger_kernel/ops"
+    return _called("liger", root, LIGER_CALLS) if os.environ.get(LIGER) else []
+
+
+def flag_gems_specimens() -> list[Specimen]:
+    """Modules of FlagGems with a way to call them; none where the environment names no folder."""
+    root = Path(os.environ.get(FLAG_GEMS, "")) / "flag_gems"
+    return _called("flag_gems", root, FLAG_GEMS_CALLS) if os.environ.get(FLAG_GEMS) else []
+
+
+def foreign_specimens() -> list[Specimen]:
+    """Those of all other projects whose folders the environment names, in a random order that is always the same."""
+    found = [*tritonbench_specimens(), *liger_specimens(), *flag_gems_specimens()]
+    random.Random(0).shuffle(found)
+    return found
+
+
+def _called(project: str, root: Path, drivers: Mapping[str, str]) -> list[Specimen]:
+    """A release may lack a module that another has."""
+    paths = {name: root / f"{name}.py" for name in sorted(drivers)}
+    return [Specimen(f"{project}/{name}", path.read_text(), drivers[name]) for name, path in paths.items() if path.exists()]
 
 
 DRIVER = """

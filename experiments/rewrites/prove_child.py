@@ -5,7 +5,8 @@
 
 Both are JSON, one line per job. A job is {"original", "children": [source …], "driver", "config", "deadline_s"}: `driver` is
 code that calls the module and leaves its results in `result_gold`. An answer is {"failure"} where the original itself cannot be run,
-else {"seconds", "children": [{"same_bits", "error"} | {"failure"}]}; compiling, a child that compiles answers {"kernels": how many}.
+else {"seconds", "reached", "children": [{"same_bits", "error"} | {"failure"}]}, where `reached` are the functions that the driver calls,
+directly or not; compiling, a child that compiles answers {"kernels": how many}.
 Each module runs in a fork of its own, so that one that hangs or breaks costs no other.
 """
 
@@ -43,7 +44,9 @@ from triton.runtime.jit import JITFunction
 from evo.tracing.facade import fake_cuda
 from evo.tracing.recorder import Recording
 from evo.tracing.targets import TARGETS
+from experiments.rewrites.flag_gems import importable
 from experiments.rewrites.interpreting import completed
+from experiments.rewrites.reaching import MARK, marked, noting
 
 TARGET = "cuda:90"
 MEMORY_BYTES = 12 << 30
@@ -98,16 +101,17 @@ def _first_configuration(self: Any, *args: Any, **options: Any) -> Any:
     return self.fn.run(*args, **options, **config.all_kwargs())
 
 
-def computed(job: dict[str, Any], source: str, folder: Path) -> list[Any]:
-    """Everything that the job's calls of a module return, in order."""
+def computed(job: dict[str, Any], source: str, folder: Path, reached: set[str]) -> list[Any]:
+    """Everything that the job's calls of a module return, in order; `reached` gets the functions that they call, directly or not."""
     path = folder / "proved_module.py"
     path.write_text(source)
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
     sys.modules[path.stem] = module
+    vars(module)[MARK] = reached
     torch.manual_seed(0)
     with pretended():
-        exec(compile(source, str(path), "exec"), vars(module))
+        exec(compile(marked(source), str(path), "exec"), vars(module))
         config = getattr(module, "CONFIG", {})
         config.update({name: value for name, value in job["config"].items() if name in config})
         found = _driven(module, job["driver"], folder)
@@ -206,7 +210,7 @@ def _work(work: Callable[[], Any], read: int, write: int, cpu_s: int) -> None:
 def _compiled(job: dict[str, Any], source: str, folder: Path) -> dict[str, Any]:
     made: list[str] = []
     triton.knobs.compilation.listener = lambda **known: made.append(str(known.get("src")))
-    computed(job, source, folder)
+    computed(job, source, folder, set())
     return {"kernels": len(made)}
 
 
@@ -218,26 +222,31 @@ def proved(job: dict[str, Any]) -> dict[str, Any]:
             children = [forked(functools.partial(_compiled, job, source, folder), deadline) for source in job["children"]]
             return {"children": children}
         kept = folder / "results"
-        first = forked(lambda: _kept(computed(job, job["original"], folder), kept), deadline)
+        first = forked(functools.partial(_kept, job, folder, kept), deadline)
         if "failure" in first or not first["results"]:
             return {"failure": first.get("failure", "its driver leaves no results")}
         seconds = first["seconds"]
 
         def against(source: str) -> dict[str, Any]:
-            return compared(torch.load(kept), computed(job, source, folder))
+            return compared(torch.load(kept), computed(job, source, folder, set()))
 
         again = forked(functools.partial(against, job["original"]), 3 * seconds + 10)
         if not again.get("same_bits"):  # it reads memory that nobody wrote or that is not its own
             return {"failure": f"its own results differ from run to run: {again}"}
         return {
             "seconds": seconds,
+            "reached": first["reached"],
             "children": [forked(functools.partial(against, source), 3 * seconds + 10) for source in job["children"]],
         }
 
 
-def _kept(results: list[Any], path: Path) -> dict[str, Any]:
+def _kept(job: dict[str, Any], folder: Path, path: Path) -> dict[str, Any]:
+    reached: set[str] = set()
+    end = noting(reached)
+    results = computed(job, job["original"], folder, reached)
+    end()
     torch.save(results, path)
-    return {"results": len(results), "seconds": time.process_time()}
+    return {"results": len(results), "seconds": time.process_time(), "reached": sorted(reached)}
 
 
 WARM = """
@@ -259,8 +268,9 @@ def main() -> None:
     torch.set_num_threads(1)
     if not COMPILING:
         completed()
+        importable()
     with tempfile.TemporaryDirectory() as folder:  # whatever is imported on first use is so before the forks
-        computed({"config": {}, "driver": "result_gold = x"}, WARM, Path(folder))
+        computed({"config": {}, "driver": "result_gold = x"}, WARM, Path(folder), set())
     for line in sys.stdin:
         sys.stdout.write(json.dumps(proved(json.loads(line))) + "\n")
         sys.stdout.flush()

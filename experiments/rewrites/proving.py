@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.rewrites.flag_gems import FLAG_GEMS
+
 ROUNDINGS = 64.0
 """By how many roundings results of a child may differ where its sums have another order; see `prove_child.compared`."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +61,7 @@ class Prover:
 
     def __init__(self, how: str) -> None:
         command = [sys.executable, "-m", f"experiments.rewrites.{CHILDREN[how]}", how]
-        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), os.environ.get(LIGER, ""))))
+        path = os.pathsep.join(filter(None, (os.environ.get(name, "") for name in ("PYTHONPATH", LIGER, FLAG_GEMS))))
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment

@@ -63,7 +63,10 @@ def _partials(launch: Launch, name: str) -> _Partials | None:
         func=m.Attribute(m.Name("torch"), m.Name("sum")), args=[m.Arg(m.Name(name)), m.ZeroOrMore()]
     )
     sums = find(launch.function, cst.Call, pattern) if name.isidentifier() else []
-    made = [value for value in assigned(launch.function, name) if not any(item in sums for item in find(value, cst.Call))]
+    values = [
+        value for value in assigned(launch.function, name) if not m.matches(value, m.Name("None"))
+    ]  # for what has no weights
+    made = [value for value in values if not any(item in sums for item in find(value, cst.Call))]
     if len(sums) != 1 or len(made) != 1:
         return None
     call, over = (

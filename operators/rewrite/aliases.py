@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Set
 
 import libcst as cst
 
 from operators.rewrite.accesses import tree_of
 from operators.rewrite.guards import Definitions
-from operators.source import Kernel, Launch
+from operators.source import Kernel, Launch, Source, code
 
 NEW = ("torch.empty", "torch.zeros", "torch.ones", "torch.full", "torch.rand", "torch.arange")
 """Beginnings of calls that make a tensor of its own."""
@@ -21,11 +22,12 @@ class Aliases:
     def __init__(self, function: cst.FunctionDef) -> None:
         self._root: dict[str, str] = {}
         for node in ast.walk(tree_of(function)):
-            if isinstance(node, ast.Assign) and not ast.unparse(node.value).startswith(NEW):
-                for target in node.targets:
+            pairs = [pair for item in node.targets for pair in _pairs(item, node.value)] if isinstance(node, ast.Assign) else []
+            for target, value in pairs:
+                if not ast.unparse(value).startswith(NEW):
                     for item in ast.walk(target):
                         if isinstance(item, ast.Name):
-                            self._join(item.id, node.value)
+                            self._join(item.id, value)
 
     def _join(self, name: str, value: ast.expr) -> None:
         for item in ast.walk(value):
@@ -39,6 +41,30 @@ class Aliases:
         while name in self._root and self._root[name] != name:
             name = self._root[name]
         return name
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """What is assigned to what, of a tuple to a tuple one by one."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def apart(source: Source, kernel: Kernel, written: Set[str], loaded: Set[str]) -> bool:
+    """Whether what a kernel stores through some parameters is for certain not what it loads through others, in all launches.
+
+    Empty names, of accesses through something unknown, are apart from nothing. A caller that gives one tensor for two arguments of a
+    wrapper is not thought of: kernels that write what they read name it once.
+    """
+    launches = [launch for launch in source.launches if launch.kernel == kernel.name]
+    if "" in written | loaded or not launches or written & loaded:
+        return False
+    for launch in launches:
+        aliases = Aliases(launch.function)
+        given = {name: aliases.root(code(item.value)) for name, item in launch.arguments.items()}
+        if not written | loaded <= set(given) or {given[name] for name in written} & {given[name] for name in loaded}:
+            return False
+    return True
 
 
 class _Resolver(ast.NodeTransformer):

@@ -13,7 +13,7 @@ import libcst.matchers as m
 from operators.edits import edited, unused, with_argument, with_knob, with_parameter, without_comments
 from operators.rewrite.accesses import places
 from operators.rewrite.accumulating import Accumulation, accumulation
-from operators.rewrite.grids import axes, passable
+from operators.rewrite.grids import passable, sizes
 from operators.rewrite.memory import bases
 from operators.rewrite.parameters import Edits, only_launches
 from operators.source import Kernel, Launch, NotApplicableError, Source, find, knob_names
@@ -82,8 +82,8 @@ def summing(source: Source, kernel: Kernel, share: str) -> Summing:
         raise NotApplicableError(f"{kernel.name} uses names that dividing it needs")
     parts = accumulation(kernel)
     used = set(places(source, kernel))
-    count = max(len(axes(launch).elements) for launch in launches)
-    same = all(len(axes(launch).elements) == count for launch in launches)
+    count = max(len(sizes(launch)) for launch in launches)
+    same = all(len(sizes(launch)) == count for launch in launches)
     if count > 2 or not used or max(used) >= count or "num_programs" in kernel.uses or not same:
         raise NotApplicableError(f"the grid of {kernel.name} has no axis left")
     wanted = unused(share, source.names)
@@ -145,8 +145,8 @@ def _launched(line: Any, work: Summing, launch: Launch, texts: tuple[str, str, s
     pointer = next((base for base in bases(work.kernel).values() if base), "")
     if not pointer or "torch" not in work.source.names:
         raise NotApplicableError(f"it is not clear through which parameters {work.kernel.name} accesses memory")
-    counts = [passable(launch, element.value) for element in axes(launch).elements]
-    sizes = [item if item.isdecimal() else launch.text(item) for item in work.parts.shape]
+    counts = [passable(launch, size) for size in sizes(launch)]
+    extents = [item if item.isdecimal() else launch.text(item) for item in work.parts.shape]
     share = f'CONFIG["{work.knob}"]'
     name, memory, grid = texts
     known = {
@@ -154,7 +154,7 @@ def _launched(line: Any, work: Summing, launch: Launch, texts: tuple[str, str, s
         "across": counts[0],
         "axes": ", ".join(counts),
         "tiles": " * ".join(f"({item})" for item in counts),
-        "size": " * ".join(f"({item})" for item in sizes),
+        "size": " * ".join(f"({item})" for item in extents),
         "options": f"dtype=torch.float32, device={launch.text(pointer)}.device",
     }
     local = unused("partial_sums", work.source.names)

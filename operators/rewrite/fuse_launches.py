@@ -14,8 +14,7 @@ from operators.edits import appended, edited, instead, unused
 from operators.rewrite.accesses import expression_of, keyword, positional, tree_of
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.dividing import statement_of
-from operators.rewrite.grids import axes
-from operators.rewrite.launch_pairs import Pair, check_between, new_names, passed_on
+from operators.rewrite.launch_pairs import Pair, check_between, check_same_launch, new_names, passed_on
 from operators.rewrite.memory import bases
 from operators.rewrite.parameters import Edits, only_launches
 from operators.source import Launch, NotApplicableError, Source, code, find
@@ -45,7 +44,7 @@ class FuseLaunches(Rewrite):
 def _rewrite(source: Source, first: Launch, second: Launch) -> cst.Module:
     kernels = source.kernels[first.kernel], source.kernels[second.kernel]
     for kernel, launch in zip(kernels, (first, second), strict=True):
-        if len(only_launches(source, kernel)) != 1 or kernel.decorated or launch.unpacks:
+        if len(only_launches(source, kernel)) != 1 or kernel.decorated:
             raise NotApplicableError(f"{kernel.name} has several launches, or an autotuner")
         if set(kernel.parameters) - set(launch.arguments) or kernel.node.params.kwonly_params:
             raise NotApplicableError(f"the launch of {kernel.name} leaves parameters to their defaults")
@@ -53,8 +52,7 @@ def _rewrite(source: Source, first: Launch, second: Launch) -> cst.Module:
         raise NotApplicableError(f"{kernels[0].name} returns early, or programs wait for each other")
     pair = Pair((first, second), kernels, (statement_of(first), statement_of(second)))
     check_between(pair)
-    if [code(item.value) for item in axes(first).elements] != [code(item.value) for item in axes(second).elements]:
-        raise NotApplicableError(f"the grids of {first.kernel} and {second.kernel} differ")
+    check_same_launch(pair)
     values = passed_on(pair)
     names = new_names(source, pair)
     name = unused(f"{first.kernel}_{second.kernel}", source.names)
@@ -132,6 +130,7 @@ def _launched(line: Any, pair: Pair, name: str, names: dict[str, str]) -> Any:
         if names.get(parameter, "") not in pair.kernels[0].parameters:
             given.append(f"{names.get(parameter, parameter)}={two.text(parameter)}")
     given += [f"{key}={text}" for key, text in options[0].items()]
+    given += [code(item.with_changes(comma=cst.MaybeSentinel.DEFAULT)).strip() for item in one.call.args if item.star]
     grid = code(cst.ensure_type(two.call.func, cst.Subscript).with_changes(value=cst.Name(name)))
     call = cst.parse_expression(f"{grid}({', '.join(given)})")
     return line.with_changes(body=[cst.Expr(call)], leading_lines=[*pair.lines[0].leading_lines, *line.leading_lines])

@@ -12,6 +12,7 @@ import libcst.matchers as m
 
 from operators.edits import edited
 from operators.rewrite.accesses import calls_of, expression_of, keyword, loops, reads, times_written, writes
+from operators.rewrite.aliases import apart
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.memory import bases, stores
 from operators.source import Kernel, NotApplicableError, Source, code, find
@@ -87,17 +88,7 @@ def _may_load(source: Source, kernel: Kernel, loop: cst.For, line: cst.CSTNode) 
     inside = code(loop)
     if not any(word in inside for word in ("store(", "atomic")):
         return True
-    by_access = bases(kernel)
-    loaded = {base for call, base in by_access.items() if not stores(call)}
-    launches = [launch for launch in source.launches if launch.kernel == kernel.name]
-    written = {base for call, base in by_access.items() if stores(call)}
-    if "" in written | loaded or not launches or written & _bases_of(kernel, line):
-        return False
-    for launch in launches:
-        given = {name: code(item.value).strip() for name, item in launch.arguments.items()}
-        if {given.get(name) for name in written} & {given.get(name) for name in _bases_of(kernel, line)}:
-            return False
-    return True
+    return apart(source, kernel, {base for call, base in bases(kernel).items() if stores(call)}, _bases_of(kernel, line))
 
 
 def _bases_of(kernel: Kernel, line: cst.CSTNode) -> set[str]:

@@ -11,6 +11,7 @@ import libcst.matchers as m
 
 from operators.edits import unused
 from operators.rewrite.aliases import Aliases, in_launch_terms
+from operators.rewrite.grids import passable, sizes
 from operators.rewrite.memory import bases
 from operators.source import Kernel, Launch, NotApplicableError, Source, called, code, find
 
@@ -36,6 +37,16 @@ def check_between(pair: Pair) -> None:
             if made and all(code(call.func).startswith(ALLOCATIONS) for line in between for call in find(line, cst.Call)):
                 return
     raise NotApplicableError(f"more than allocations stands between the launches of {' and '.join(k.name for k in pair.kernels)}")
+
+
+def check_same_launch(pair: Pair) -> None:
+    """Raises NotApplicableError unless both grids have the same sizes, which launches tell, and both unpack the same options."""
+    first, second = ([passable(launch, size) for size in sizes(launch)] for launch in pair.launches)
+    if first != second:
+        raise NotApplicableError(f"the grids of {' and '.join(kernel.name for kernel in pair.kernels)} differ")
+    unpacked = [[code(item.value) for item in launch.call.args if item.star] for launch in pair.launches]
+    if unpacked[0] != unpacked[1]:
+        raise NotApplicableError(f"{' and '.join(kernel.name for kernel in pair.kernels)} unpack different options")
 
 
 def passed_on(pair: Pair) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,9 @@ import libcst.matchers as m
 
 from operators.edits import edited, instead
 from operators.rewrite.accesses import calls_of, expression_of, keyword, reads, tree_of, writes
+from operators.rewrite.aliases import apart
 from operators.rewrite.base import Rewrite, Site
+from operators.rewrite.memory import bases
 from operators.source import Kernel, NotApplicableError, Source, called, find
 
 NAMED = m.SimpleStatementLine(
@@ -23,7 +25,8 @@ NAMED = m.SimpleStatementLine(
 class ReuseLoads(Rewrite):
     """A `tl.load` that reads like an earlier one in the same block takes the earlier one's value.
 
-    Nothing may have been stored between them, and no name in them assigned to. The value stays in registers instead.
+    Nothing may have been stored between them, but through pointers to other tensors, and no name in them assigned to. The value stays
+    in registers instead.
     """
 
     name = "reuse_loads"
@@ -32,7 +35,7 @@ class ReuseLoads(Rewrite):
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per kernel."""
-        found = [(kernel, repeats) for kernel in source.kernels.values() if (repeats := _repeats(kernel))]
+        found = [(kernel, repeats) for kernel in source.kernels.values() if (repeats := _repeats(source, kernel))]
         if not found:
             raise NotApplicableError("no kernel repeats a load in straight-line code")
         for kernel, repeats in found:
@@ -45,14 +48,25 @@ def _rewrite(source: Source, repeats: list[tuple[cst.Call, str]]) -> cst.Module:
     return module
 
 
-def _repeats(kernel: Kernel) -> list[tuple[cst.Call, str]]:
+def _repeats(source: Source, kernel: Kernel) -> list[tuple[cst.Call, str]]:
     found: list[tuple[cst.Call, str]] = []
+    by_text = {ast.dump(call): base for call, base in bases(kernel).items()}
+
+    def kept(text: str, tree: ast.AST) -> bool:
+        """Whether what was loaded is still what is there after a statement."""
+        stored = {by_text.get(ast.dump(node), "") for node in ast.walk(tree) if _writes_memory(node)}
+        return not stored or apart(source, kernel, stored, {by_text.get(text, "")})
+
     for block in find(kernel.node.body, cst.IndentedBlock):
-        found += _in_block(block)
+        found += _in_block(block, kept)
     return found
 
 
-def _in_block(block: cst.IndentedBlock) -> list[tuple[cst.Call, str]]:
+def _writes_memory(node: ast.AST) -> bool:
+    return called(node) == "store" or called(node).startswith("atomic")
+
+
+def _in_block(block: cst.IndentedBlock, kept: Callable[[str, ast.AST], bool]) -> list[tuple[cst.Call, str]]:
     found: list[tuple[cst.Call, str]] = []
     known: dict[str, tuple[str, frozenset[str]]] = {}
     lines: list[Any] = list(block.body)
@@ -64,10 +78,9 @@ def _in_block(block: cst.IndentedBlock) -> list[tuple[cst.Call, str]]:
             if name:
                 found.append((call, name))
         written = writes(line)
-        if any(
-            called(node) == "store" or called(node).startswith(("atomic", "debug")) for node in ast.walk(tree)
-        ) or _calls_others(tree):
+        if any(called(node).startswith("debug") for node in ast.walk(tree)) or _calls_others(tree):
             known = {}
+        known = {text: item for text, item in known.items() if kept(text, tree)}
         known = {text: (name, used) for text, (name, used) in known.items() if not written & (used | {name})}
         if m.matches(line, NAMED) and not written & reads(line):
             call = calls_of(line, "load")[0]

@@ -13,7 +13,7 @@ from operators.rewrite.accesses import calls_of, keyword, positional, reads, wri
 from operators.rewrite.additions import Addition, addition
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.dividing import statement_of
-from operators.rewrite.grids import axes, passable
+from operators.rewrite.grids import passable, sizes
 from operators.rewrite.parameters import Edits, only_launches
 from operators.source import Kernel, Launch, NotApplicableError, Source, code, find, knob_names
 
@@ -47,13 +47,13 @@ class StageAtomics(Rewrite):
 def _rewrite(source: Source, kernel: Kernel, call: cst.Call) -> cst.Module:
     launches = only_launches(source, kernel)
     found = addition(source, kernel, call)
-    sizes = {len(axes(launch).elements) for launch in launches}
-    if len(sizes) != 1 or max(sizes) > 2 or "num_programs" in kernel.uses or "torch" not in source.names:
+    counts = {len(sizes(launch)) for launch in launches}
+    if len(counts) != 1 or max(counts) > 2 or "num_programs" in kernel.uses or "torch" not in source.names:
         raise NotApplicableError(f"the grids of {kernel.name} have not one or two axes")
     scratch, groups = unused("partial_ptr", source.names), unused("GROUPS", source.names)
     knob, local = unused(groups, knob_names(source.module)), unused("partial_results", source.names)
     count, second = unused("n_partial", source.names), unused(f"{kernel.name}_add", source.names)
-    edits: Edits = [(found.line, lambda line: _stored(line, found, max(sizes), scratch))]
+    edits: Edits = [(found.line, lambda line: _stored(line, found, max(counts), scratch))]
     module: Any = edited(source.module, edits)
     node = next(item for item in find(module, cst.FunctionDef) if item.name.value == kernel.name)
     adding = _adding(kernel, found, (second, scratch, count, groups))
@@ -116,7 +116,7 @@ def _adding(kernel: Kernel, found: Addition, names: tuple[str, str, str, str]) -
 def _launched(line: Any, launch: Launch, found: Addition, names: tuple[str, str, str, str, str, str]) -> Any:
     """Scratch memory, the launch that was there, and the launch that adds."""
     second, scratch, count, groups, knob, local = names
-    counts = [passable(launch, element.value) for element in axes(launch).elements]
+    counts = [passable(launch, size) for size in sizes(launch)]
     kept = "1" if found.axis is None else counts[found.axis]
     reduced = " * ".join(f"({c})" for axis, c in enumerate(counts) if axis != found.axis)
     size = "" if not found.extent else f" * ({found.extent if found.extent.isdecimal() else launch.text(found.extent)})"

@@ -106,7 +106,8 @@ def _centred(kernel: Kernel, squares: RowPass, mean: RowPass) -> tuple[str, str]
     given = [n.value for n in ast.walk(kernel.tree) if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == centre.id]
     reduced = f"tl.sum({mean.total}"
     bound = positional(cst.ensure_type(mean.loop.iter, cst.Call))[1]
-    quotient = given[0] if len(given) == 1 else None
+    beginnings = [item for item in given[:-1] if not isinstance(item, ast.Constant)]  # `mean = 0`, which the quotient replaces
+    quotient = given[-1] if given and not beginnings else None
     if not isinstance(quotient, ast.BinOp) or not isinstance(quotient.op, ast.Div) or ast.unparse(quotient.right) != code(bound):
         raise NotApplicableError(f"{centre.id} of {kernel.name} is not a sum divided by the length of the row")
     if not ast.unparse(quotient.left).startswith(reduced) or argument(quotient.left, 0, "input") is None:  # type: ignore[arg-type]

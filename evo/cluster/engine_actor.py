@@ -93,10 +93,11 @@ class EngineActor:
         self._delivered[worker] += len(outcomes)
 
     async def cannot_pay(self, worker: str, number: int, reason: str) -> None:
-        """See `evo.search.engine.Engine.cannot_pay`."""
-        self._works[worker].discard(number)
-        with self._recording():
-            self._engine.cannot_pay(number, reason)
+        """See `evo.search.engine.Engine.cannot_pay`. A proposer that was given up is refused money for that alone, which ends nothing."""
+        if number in self._works.get(worker, ()):
+            self._works[worker].discard(number)
+            with self._recording():
+                self._engine.cannot_pay(number, reason)
 
     async def ask_evaluations(self, worker: str, count: int, device: str, wait_s: float) -> Answer[Lease]:
         """Up to `count` evaluations to do, as soon as there is one; empty after `wait_s` seconds.

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from evo.cluster.devices import evaluator_count
+from evo.cluster.engine_actor import EngineActor
 from evo.cluster.running import Driver
 from evo.cluster.session import Capacity
 from evo.cluster.spec import RunSpec
 from evo.commands.search import make_header
 from evo.config import RunConfig
 from evo.errors import ConfigError, DeviceError, TaskError
+from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import EventKind
 from evo.search.progress import Progress
 from evo.search.settings import Budget
@@ -103,6 +105,29 @@ def test_a_starting_kernel_that_fails_is_reported_as_the_tasks_fault(
     config = simulated_config().model_copy(update={"evaluator": failing_start})
     with pytest.raises(TaskError, match=r"softmax: no starting kernel passes.*wrong_values"):
         drive(spec_of(config, store))
+
+
+@pytest.mark.slow
+def test_a_proposer_that_was_given_up_and_is_refused_money_ends_nothing(
+    simulated_config: Callable[..., RunConfig], store: Path
+) -> None:
+    import ray
+
+    engine = ray.remote(EngineActor).remote(spec_of(simulated_config(), store))
+    try:
+        ray.get(engine.open.remote())
+        (start,) = ray.get(engine.ask_evaluations.remote("e", 1, "simulated", 1.0)).items
+        verdict = SimulatedEvaluator(0).evaluate(start.item, lambda plan, variant: None)
+        assert ray.get(engine.tell_evaluations.remote("e", ((start.token, verdict),))) == (True,)
+        (work,) = ray.get(engine.ask_proposals.remote("lost", 1, 1.0)).items
+        ray.get(engine.lost.remote("lost", "it was killed"))
+        ray.get(engine.cannot_pay.remote("lost", work.request.number, "whoever asked has gone"))
+        (again,) = ray.get(engine.ask_proposals.remote("next", 1, 1.0)).items
+        assert again.request == work.request
+        ray.get(engine.cannot_pay.remote("next", again.request.number, "no dollars are left"))
+        assert not ray.get(engine.ask_proposals.remote("next", 1, 0.2)).items
+    finally:
+        ray.kill(engine)
 
 
 @pytest.mark.slow

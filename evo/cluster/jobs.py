@@ -90,7 +90,7 @@ class Jobs:
     def job(self, submission_id: str) -> Job:
         """How a job stands."""
         info = self._client.get_job_info(submission_id)
-        return Job(submission_id, str(info.status.value), info.message or "", info.driver_exit_code)
+        return Job(submission_id, str(info.status.value), without_log(info.message or ""), info.driver_exit_code)
 
     def start(self, name: str, entrypoint: str, folder: Path) -> tuple[Job, bool]:
         """Begins a search, unless it goes on already.
@@ -161,6 +161,11 @@ class Jobs:
         deadline = time.monotonic() + ENDED_S
         while not self.job(submission_id).ended and time.monotonic() < deadline:
             time.sleep(0.2)
+
+
+def without_log(message: str) -> str:
+    """What Ray says of a job's end, without the end of its log, which whoever follows the job has read."""
+    return message.partition(", last available logs")[0].strip()
 
 
 def server_address(given: str | None) -> str | None:

@@ -180,5 +180,5 @@ def _status(job: Job) -> int:
     if job.status == "STOPPED":
         typer.echo(f"job {job.id} was stopped; what was recorded is kept, and the same command goes on with it")
         return INTERRUPTED
-    typer.echo(f"job {job.id} failed: {job.message}", err=True)
+    typer.echo(f"job {job.id} failed: {job.message}; what was recorded is kept, and the same command goes on with it", err=True)
     return job.exit_code or 1

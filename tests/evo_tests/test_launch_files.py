@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from evo.cluster.jobs import STOP_WAIT_S, server_address
+from evo.cluster.jobs import STOP_WAIT_S, server_address, without_log
 from evo.commands.continuing import as_it_began
 from evo.commands.search import check_quickly
 from evo.commands.submitting import PACKED, entrypoint, pack
@@ -283,6 +283,15 @@ def test_what_cannot_be_submitted_is_told_in_one_line(
     assert ended.value.code == 2
     assert len(told) == 1
     assert words in told[0]
+
+
+def test_the_log_is_not_told_again_at_the_end_of_a_job() -> None:
+    ended = "Job entrypoint command failed due to signal 9"
+    assert without_log(f"{ended}, last available logs (truncated to 20,000 chars):\nsearch: 649/2000 evaluations\n") == ended
+    assert (
+        without_log("Failed to set up the runtime environment:\nno space left")
+        == "Failed to set up the runtime environment:\nno space left"
+    )
 
 
 def test_the_port_of_the_dashboard_is_that_of_the_job_server() -> None:

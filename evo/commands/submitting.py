@@ -180,5 +180,7 @@ def _status(job: Job) -> int:
     if job.status == "STOPPED":
         typer.echo(f"job {job.id} was stopped; what was recorded is kept, and the same command goes on with it")
         return INTERRUPTED
-    typer.echo(f"job {job.id} failed: {job.message}; what was recorded is kept, and the same command goes on with it", err=True)
+    wrong = job.exit_code == 2  # something given: its log says what, and the same command would fail again
+    more = "" if wrong else "; what was recorded is kept, and the same command goes on with it"
+    typer.echo(f"job {job.id} failed: {job.message}{more}", err=True)
     return job.exit_code or 1

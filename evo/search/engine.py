@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from evo.errors import TaskError, TaskErrors
 from evo.evaluation.base import Effort
-from evo.records import Evaluation, Event, EventKind, NoProposal, Proposal, Request, Spent, Stage, Status
+from evo.records import Evaluation, Event, EventKind, NoProposal, Proposal, Request, Spent, Status
 from evo.search.examples import examples_for
 from evo.search.leases import Lease, LeaseBook
 from evo.search.ledger import Ledger
+from evo.search.lost import LostWork
 from evo.search.outcomes import Outcomes
 from evo.search.progress import Progress, progress_of
 from evo.search.schedule import Schedule
@@ -21,9 +21,6 @@ from evo.search.waiting import Waiting
 from evo.search.work import ProposalWork, proposal_work, search_item, to_verify, verify_item
 from operators.base import OperatorKind, Parent
 from population_store.base import Entry, EvaluationEntry, PopulationStore, Purpose
-
-LATE_S = 120.0
-"""How long proposals are waited for that are out when the time of a run is up: replies of a batch, or of a person, may take a day."""
 
 __all__ = ["Engine", "OperatorInfo", "ProposalWork", "TaskSetup"]
 
@@ -76,7 +73,6 @@ class Engine:
                     f"task {setup.task.name}: no starting kernel",
                     action="give one, or a language model and the operator llm_generate, which writes the first one",
                 )
-        self._settings = settings
         self._ledger = Ledger(
             seed=seed,
             settings=settings,
@@ -91,10 +87,8 @@ class Engine:
         self._schedule = Schedule(self._ledger, self._book, settings)
         self._waiting = Waiting(self._ledger, self._book)
         self._outcomes = Outcomes(self._ledger.states, store)
-        self._lost_proposals: Counter[int] = Counter()
+        self._lost = LostWork(self._ledger, self._book, self._waiting, settings.max_attempts, clock, self.tell_proposal)
         self._stopped = ""
-        self._clock = clock
-        self._late_from: float | None = None
 
     # ---- proposals
 
@@ -247,46 +241,14 @@ class Engine:
 
     def expire(self) -> None:
         """Takes back all work whose holder did not renew it in time, and proposals that are out long after the time of the run is up."""
-        for work in self._book.overdue():
-            self.give_back(work, "its holder fell silent")
-        if self._book.loans and self._ledger.meter.time_is_up is not None:
-            self._late_from = self._late_from if self._late_from is not None else self._clock() + LATE_S
-            for number in tuple(self._book.loans) if self._clock() >= self._late_from else ():
-                self._leave(number)
+        self._lost.expire()
 
     def give_back(self, work: int | str, reason: str = "its holder was lost") -> bool:
         """Takes back a proposal (by number) or an evaluation (by token) that was not done; it is handed out again.
 
         After `max_attempts` holders were lost over it, the work itself is recorded as failed. False if it was not out.
         """
-        if isinstance(work, int):
-            return self._lost_proposal(work, reason)
-        if work not in self._book.leases:
-            return False
-        device, rivals, lease = self._book.device_of(work), self._book.others(work), self._book.leases[work]
-        self._book.close(work)
-        variant_id, limit = lease.item.variant.variant_id, self._settings.max_attempts
-        state = self._ledger.states[lease.task]
-        if lease.item.effort is Effort.SEARCH:
-            self._waiting.add(lease.item.number, lease.task)
-        note = state.archive.get(variant_id)  # gone where an elite under verification has left the front
-        island, lineage = (0, "") if note is None else (note.request.island, note.request.lineage)
-        entries: list[Entry] = [Event(EventKind.WORKER_LOST, lease.task, island, lineage, variant_id, f"evaluator: {reason}")]
-        if state.attempts[variant_id] + 1 >= limit:
-            verify = lease.item.effort is Effort.VERIFY
-            verdict = Evaluation(
-                variant_id,
-                Status.RUNTIME_ERROR,
-                Stage.VERIFY if verify else Stage.TRACE,
-                device,
-                message=f"killed its evaluator {limit} times; the last time: {reason}",
-                signature="evaluator killed",
-            )
-            entries.append(EvaluationEntry(lease.item.number, Purpose.VERIFY if verify else Purpose.SEARCH, verdict))
-            for rival in rivals:
-                self._book.close(rival)
-        self._ledger.commit(entries)
-        return True
+        return self._lost.give_back(work, reason)
 
     def cannot_pay(self, number: int, reason: str) -> None:
         """There is no money for a proposal, nor for any other: it is left for a later session, and counts against nothing.
@@ -295,7 +257,7 @@ class Engine:
         """
         self._ledger.meter.refused = self._ledger.meter.refused or reason
         if number in self._book.loans:
-            self._leave(number)
+            self._lost.leave(number)
 
     def spend_up_to(self, dollars: float, tokens: int) -> None:
         """Notes what models have cost or may yet cost in all; a rise is recorded before this returns.
@@ -396,18 +358,3 @@ class Engine:
     def _matches(self, operator: str, needs_model: bool | None) -> bool:
         info = self._operators.get(operator)
         return needs_model is None or info is None or info.needs_model == needs_model
-
-    def _leave(self, number: int) -> None:
-        """A proposal is not out any more; told after all, it counts."""
-        self._book.close(number)
-        self._waiting.back(number)
-
-    def _lost_proposal(self, number: int, reason: str) -> bool:
-        if number not in self._book.loans:
-            return False
-        self._leave(number)
-        self._lost_proposals[number] += 1
-        if self._lost_proposals[number] >= self._settings.max_attempts:
-            times = self._lost_proposals.pop(number)
-            self.tell_proposal(number, NoProposal(f"killed its proposer {times} times; the last time: {reason}", failed=True))
-        return True

@@ -12,7 +12,8 @@ import pytest
 
 from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import Exchange, NoProposal, Proposal, Request, Usage
-from evo.search.engine import LATE_S, Engine, ProposalWork
+from evo.search.engine import Engine, ProposalWork
+from evo.search.lost import LATE_S
 from evo.search.model_mix import ModelBandit, ModelMix, Refusal
 from evo.search.settings import Budget, SearchSettings
 from evo.search.setup import OperatorInfo

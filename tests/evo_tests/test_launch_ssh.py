@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from evo.cluster.jobs import STOP_WAIT_S
 from population_store.opening import open_store
 from tests.evo_tests import launched_cluster
 from tests.evo_tests.launched_cluster import KEY, ROOT, Machine, machine, machines
@@ -131,9 +132,11 @@ def test_a_search_outlives_its_connection_is_followed_again_stopped_and_gone_on_
     while evaluated(made, "lasting") < before + 10:
         assert time.monotonic() < deadline, "the search ended with the connection"
         time.sleep(0.5)
+    began = time.monotonic()
     code, output = made.run(*submit, "stop")
     assert code == 0, output
     assert "job lasting-1: STOPPED" in output
+    assert time.monotonic() - began < STOP_WAIT_S, "Ray has waited in vain: this machine's first process takes in no orphans"
     assert second.wait(60) != 0
     assert "job lasting-1 was stopped" in (made.folder / "second").read_text()
 

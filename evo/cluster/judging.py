@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from evo.errors import DeviceError, InputError, TritonEvolveError
 from evo.evaluation.base import Baseline, Evaluator, WorkItem
@@ -28,6 +29,8 @@ from evo.tracing.imports import ALLOWED_IMPORTS, foreign_imports
 from operators.likeness import normal_form
 from operators.prompting import UnusableReplyError
 from operators.replies import module_of
+
+T = TypeVar("T")
 
 ATTEMPTS = 2
 """An evaluator that fails is replaced, once: what fails a new one as well is a fault of this machine."""
@@ -51,7 +54,7 @@ class Submission:
         reply: All that the model said.
         baseline: Source of the module that speedups are measured against; empty for the task's tuned starting kernels, if it has any.
         shown: Sources that the prompt showed as work to improve or mend; edits are of the first one. None of them is an answer.
-        known: Plan hashes of kernels that are no answer either.
+        known: Plan hashes of kernels that are no answer either; those of `shown` are found here as well.
     """
 
     task: str
@@ -88,6 +91,7 @@ class Judging:
         self._tasks: dict[str, Task] = {}
         self._references: dict[str, Task | InputError] = {}
         self._baselines: dict[str, Future[Baseline]] = {}
+        self._plans: dict[str, Future[frozenset[str]]] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="judging")
         self._lock = threading.Lock()
         self._generation = 0
@@ -136,6 +140,8 @@ class Judging:
             baseline = self._baseline(evaluator, task, submission.baseline) if compared else None
             item = WorkItem(zlib.crc32(variant.variant_id.encode()), variant, baseline)
             claim = dict.fromkeys(submission.known, "shown")
+            for source in submission.shown:  # plan hashes differ by Triton and target, and who asks may have given none
+                claim |= dict.fromkeys(self._plans_of(evaluator, task, source), "shown")
             done = self._threads.submit(evaluator.evaluate, item, lambda plan, _: claim.get(plan))
             try:
                 verdict = done.result(self._deadline_s)
@@ -160,21 +166,27 @@ class Judging:
             return verdict
 
     def _baseline(self, evaluator: Evaluator, task: Task, source: str) -> Baseline:
-        """Tuned once, by whoever needs it first; the others wait."""
-        key = content_id(task.name, source)
+        sources = (source,) if source else starting_sources(task)
+        return self._once(self._baselines, content_id(task.name, source), lambda: _tuned(evaluator, task, sources))
+
+    def _plans_of(self, evaluator: Evaluator, task: Task, source: str) -> frozenset[str]:
+        return self._once(self._plans, content_id(task.name, source), lambda: _traced(evaluator, task, source))
+
+    def _once(self, made: dict[str, Future[T]], key: str, make: Callable[[], T]) -> T:
+        """Made by whoever needs it first; the others wait."""
         with self._lock:
-            made = self._baselines.get(key)
-            mine = made is None
-            if made is None:
-                made = self._baselines[key] = Future()
+            found = made.get(key)
+            mine = found is None
+            if found is None:
+                found = made[key] = Future()
         if mine:
             try:
-                made.set_result(_tuned(evaluator, task, (source,) if source else starting_sources(task)))
+                found.set_result(make())
             except BaseException as error:  # noqa: BLE001  everybody who waits is told, whatever it is
                 with self._lock:
-                    del self._baselines[key]  # what failed for the machine's sake may work the next time
-                made.set_exception(error)
-        return made.result()
+                    del made[key]  # what failed for the machine's sake may work the next time
+                found.set_exception(error)
+        return found.result()
 
     def _task(self, reference: str) -> Task:
         with self._lock:
@@ -226,6 +238,18 @@ def _tuned(evaluator: Evaluator, task: Task, sources: tuple[str, ...]) -> Baseli
         raise Unjudgeable(f"task {task.name}: what speedups are measured against does not pass: {reasons}")
     source = min(passed, key=lambda key: passed[key].latency_us)
     return Baseline(Variant(task.name, source), {case.case: case.configuration for case in passed[source].cases})
+
+
+def _traced(evaluator: Evaluator, task: Task, source: str) -> frozenset[str]:
+    """Plan hashes of a module on this machine; it is not run."""
+    plans: set[str] = set()
+
+    def claim(plan_hash: str, variant_id: str) -> str:
+        plans.add(plan_hash)
+        return "shown"
+
+    evaluator.evaluate(WorkItem(0, Variant(task.name, source), None), claim)
+    return frozenset(plans)
 
 
 def _nobody(plan_hash: str, variant_id: str) -> None:

@@ -159,7 +159,7 @@ class Scripted(SimulatedEvaluator):
             self.closed.wait(30)
         if "broken" in item.variant.source:
             raise DeviceError("the GPU fell off the bus")
-        owner = claim("plan of a copy" if "copy" in item.variant.source else "another plan", item.variant.variant_id)
+        owner = claim("plan of a copy" if "cop" in item.variant.source else "another plan", item.variant.variant_id)
         if owner is not None:
             return Evaluation(item.variant.variant_id, Status.DUPLICATE, Stage.TRACE, "d", plan_hash="p", duplicate_of=owner)
         return passed(1.0, variant=item.variant.variant_id)
@@ -243,6 +243,20 @@ def test_a_kernel_that_launches_what_was_shown_is_no_answer(built: Built) -> Non
     found = judging.judge(Submission("softmax", reply_of(module("copy")), known=("plan of a copy",)))
     assert found.evaluation is not None
     assert parts_of(found.evaluation).reward == 0.0
+
+
+def test_what_launches_the_same_as_what_was_shown_is_found_without_its_plan_hash(built: Built) -> None:
+    """A data set may be of another machine, where the same kernel has another plan, or have no such column."""
+    judging = scripted(built)
+    for count in (2, 3):
+        found = judging.judge(Submission("softmax", reply_of(module("copied")), shown=(module("copy"),), known=("of elsewhere",)))
+        assert found.evaluation is not None
+        assert found.evaluation.status is Status.DUPLICATE
+        assert parts_of(found.evaluation).reward == 0.0
+        assert len(built[0].items) == count, "what was shown is traced once"
+    other = judging.judge(Submission("softmax", reply_of(module("x")), shown=(module("copy"),)))
+    assert other.evaluation is not None
+    assert parts_of(other.evaluation).reward > 0
 
 
 def test_speed_is_measured_against_the_baseline_of_the_row(built: Built) -> None:

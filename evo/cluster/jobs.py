@@ -61,7 +61,6 @@ class Jobs:
 
     def __init__(self, address: str | None) -> None:
         _present_token()
-        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)  # it tells of each connection that it closes
         if address is not None and re.fullmatch(
             r"[^/]+:8265", address
         ):  # without http:// the client asks there for another server
@@ -73,6 +72,7 @@ class Jobs:
         from ray.exceptions import RayError
         from ray.job_submission import JobSubmissionClient
 
+        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)  # it tells of each connection that it closes
         try:
             self._client: Any = JobSubmissionClient(address)
         except (OSError, RayError, RuntimeError, ValueError) as error:

@@ -26,6 +26,8 @@ ENVIRONMENT = {
     "RAY_DISABLE_DOCKER_CPU_WARNING": "1",
 }
 
+_NO_ANSWER = "no Ray cluster answers there, or it refuses the token in ~/.ray/auth_token, which RAY_AUTH_MODE=token presents"
+
 
 @dataclass(frozen=True)
 class Capacity:
@@ -77,7 +79,7 @@ def address_option(cluster: ClusterSection) -> str:
 
 def _not_there(cluster: ClusterSection, reason: str) -> TritonEvolveError:
     if cluster.address is not None:
-        return ConfigError("cluster.address", given=cluster.address, action=f"no Ray cluster answers there: {reason}")
+        return ConfigError("cluster.address", given=cluster.address, action=f"{_NO_ANSWER}: {reason}")
     folder = os.path.join(os.environ.get("RAY_TMPDIR", "/tmp"), "ray")
     action = f"see that there is space in {folder} (RAY_TMPDIR names another place) and memory, and that ~/.ray can be written"
     return TritonEvolveError(f"Ray does not start; {action}: {reason}")

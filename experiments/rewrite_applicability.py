@@ -38,6 +38,7 @@ from evo.commands.measured import described, measured_with, typed, write_results
 from evo.registry import find_operators
 from experiments.rewrites.corpus import Specimen, foreign_specimens
 from experiments.rewrites.proving import Job, Prover, bound
+from experiments.rewrites.reaching import reaches
 from operators.rewrite.base import Rewrite
 
 NAME = "rewrites_applicability"
@@ -89,6 +90,9 @@ def _verdicts(
         {"verdict": judged(name, each, source), "run": each, "compiled": {}}
         for (name, _), each in zip(children, runs, strict=True)
     ]
+    for (_, child), found in zip(children, verdicts, strict=True):
+        if "reached" in run and not reaches(source, child, run["reached"]):
+            found["verdict"] = "not run"
     if "compile" in provers:
         here = [place for place, (name, _) in enumerate(children) if name not in BLACKWELL]
         job = Job(source, tuple(children[place][1] for place in here), specimen.driver, TURNED, COMPILE_S)

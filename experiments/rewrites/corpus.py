@@ -118,6 +118,8 @@ CALLS = {
     "kernels/rope": "entry(drawn(3, 74), drawn(3, 37), drawn(3, 37)), entry(drawn(2, 128), drawn(2, 64), drawn(2, 64))",
     "kernels/row_max": "entry(drawn(3, 37)), entry(drawn(2, 64))",
     "kernels/scale_columns": "entry(drawn(3, 37), drawn(37)), entry(drawn(2, 64), drawn(64))",
+    "kernels/shared_weights": "entry(drawn(3, 37), drawn(37)), entry(drawn(2, 64), drawn(64))",
+    "kernels/wrapped_copy": "entry(drawn(3, 37)), entry(drawn(2, 64))",
     "kernels/sum_products": "entry(drawn(3, 37), drawn(3, 37)), entry(drawn(2, 64), drawn(2, 64))",
     "tuning/column_sum": "column_sum(drawn(37, 19)), column_sum(drawn(64, 32))",
     "tuning/cumsum": "cumsum(drawn(3, 37)), cumsum(drawn(2, 64))",

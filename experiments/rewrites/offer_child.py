@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from evo.registry import find_operators
-from experiments.rewrites.reaching import reaches
+from experiments.rewrites.reaching import functions_of, reaches
 from operators.rewrite.base import Rewrite
 from operators.rewriting import offers
 
@@ -56,9 +56,12 @@ class Offering:
     def made(self, name: str, move: str = "") -> tuple[bool, list[str]]:
         """Whether a rewrite applies to the module after a move, and its children of sites that calls reach."""
         source, target = self._after(move), TARGETS.get(name, "cuda:90")
+        reached = self._reached
+        if reached is not None and move:  # what the move made anew is reached if it is; running it tells for certain
+            reached = {*reached, *(functions_of(source) - functions_of(self.parents[""]))}
         for count in dict.fromkeys((self._most, max(self._most, LOOKED_AT))) if source else ():
             children = [item.source for item in offers(self._rewrites[name], source, target, count).children]
-            found = [child for child in children if self._reached is None or reaches(source, child, self._reached)]
+            found = [child for child in children if reached is None or reaches(source, child, reached)]
             if found or len(children) < count:
                 return bool(children), found[: self._most]
         return bool(source), []

@@ -46,6 +46,11 @@ def reaches(source: str, child: str, reached: Collection[str]) -> bool:
     return not changed or any(name in reached for name in kernels or changed)
 
 
+def functions_of(source: str) -> frozenset[str]:
+    """Names of a module's functions and kernels."""
+    return frozenset(_texts(source)) if source else frozenset()
+
+
 def _texts(source: str) -> dict[str, tuple[str, bool]]:
     return {name: (ast.dump(function), _is_kernel(function)) for name, function in _functions(ast.parse(source))}
 

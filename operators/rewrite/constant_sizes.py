@@ -90,7 +90,14 @@ def _is_local_size(launch: Launch, name: str) -> bool:
     """Whether a local is assigned once, from a shape, alone or among others."""
     found = []
     for line in find(launch.function, cst.Assign):
-        targets = [cst.Module([]).code_for_node(item.target).strip("() ") for item in line.targets]
-        if any(name in re.split(r"\W+", target) for target in targets):
-            found.append(code(line.value))
+        for target, value in (pair for item in line.targets for pair in _pairs(item.target, line.value)):
+            if name in re.split(r"\W+", code(target)):
+                found.append(code(value))
     return len(found) == 1 and bool(SIZE.search(found[0])) and not re.search(r"(?<!/)/(?!/)|\*\*|float", found[0])
+
+
+def _pairs(target: cst.BaseExpression, value: cst.BaseExpression) -> list[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """What is assigned to what, of a tuple to a tuple one by one."""
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
+        return [(one.value, other.value) for one, other in zip(target.elements, value.elements, strict=True)]
+    return [(target, value)]

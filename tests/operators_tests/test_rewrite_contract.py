@@ -28,8 +28,8 @@ CORPUS = [
     "tuning/gemm", "tuning/gemm named", "tuning/column_sum named", "tuning/row_sum named",
 ]  # fmt: skip
 ONCE = [
-    "kernels/atomic_sums", "kernels/module_weights", "kernels/row_moments", "kernels/two_launches", "kernels/two_pass_norm",
-    "kernels/weight_gradient",
+    "kernels/atomic_sums", "kernels/module_weights", "kernels/row_moments", "kernels/shared_weights",
+    "kernels/two_launches", "kernels/two_pass_norm", "kernels/weight_gradient", "kernels/wrapped_copy",
 ]  # fmt: skip
 """Kernels for one rewrite or two, on which every rewrite is tried at one site."""
 BLACKWELL = {"specialise_warps"}
@@ -53,6 +53,10 @@ def children():
         for name, rewrite in REWRITES.items()
         for offer in offers(rewrite, SPECIMENS[kernel].source, target_of(name), most=1 if kernel in ONCE else 2).children
     ]
+
+
+def test_every_rewrite_has_a_kernel_here(children):
+    assert set(REWRITES) == {name for _, name, _, _ in children}
 
 
 def by_kernel(found):

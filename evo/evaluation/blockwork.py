@@ -57,6 +57,8 @@ class Access:
         stores: Writes (a store or an atomic).
         masked: Some lanes may be off.
         in_unknown_loop: `trips` holds the caller's guess.
+        loop: Number of the innermost loop around it in the text, 0 outside of any.
+        entered: How often a program enters that loop.
     """
 
     argument: int | None
@@ -66,6 +68,8 @@ class Access:
     stores: bool
     masked: bool
     in_unknown_loop: bool
+    loop: int = 0
+    entered: float = 1.0
 
     @property
     def nbytes(self) -> float:
@@ -75,13 +79,14 @@ class Access:
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product of the text: sizes of its tile, bytes of an input element, and how often a program executes it."""
+    """One matrix product of the text: sizes of its tile, bytes of an input element, how often a program executes it, and in which loop."""
 
     m: int
     n: int
     k: int
     width: int
     trips: float
+    loop: int = 0
 
     @property
     def flops(self) -> float:
@@ -166,6 +171,8 @@ class _Region:
     trips: float
     unknown: bool
     is_loop: bool
+    number: int = 0
+    entered: float = 1.0
     results: str = ""
     carried: list[str] = field(default_factory=list)
     loads: bool = False
@@ -181,6 +188,7 @@ class _Counter:
         self._numbers: dict[str, float] = {}
         self._bases: dict[str, int] = {}
         self._regions = [_Region(1.0, False, False)]
+        self._loops = 0
 
     def signature(self, text: str) -> None:
         names = _ARGUMENT.findall(text.partition("(")[2])
@@ -201,7 +209,10 @@ class _Counter:
         if text.endswith("{") or text.endswith("({"):
             unknown = "scf.while" in text
             trips = self._regions[-1].trips * (self._unknown_trips if unknown else 1.0)
-            self._regions.append(_Region(trips, unknown or self._regions[-1].unknown, unknown))
+            outer = self._regions[-1]
+            self._loops += unknown
+            inner = (self._loops, outer.trips) if unknown else (outer.number, outer.entered)
+            self._regions.append(_Region(trips, unknown or outer.unknown, unknown, *inner))
         assigned = _ASSIGNED.match(text)
         name, operation = assigned.groups() if assigned else ("", text)
         kind = operation.partition(" ")[0].strip('"').partition("(")[0].rstrip('"')
@@ -219,7 +230,8 @@ class _Counter:
             trips = min(MAX_TRIPS, max(0.0, math.ceil((end - first) / stride)))
             self._numbers[induction] = first + stride * (trips - 1) / 2
         outer = self._regions[-1]
-        region = _Region(outer.trips * trips, outer.unknown or not known, True, result or "")
+        self._loops += 1
+        region = _Region(outer.trips * trips, outer.unknown or not known, True, self._loops, outer.trips, result or "")
         for pair in (carried or "").split(", "):
             name, _, start = pair.partition(" = ")
             if start in self._bases:
@@ -239,7 +251,7 @@ class _Counter:
                 self.work.memory_rounds += region.trips
         if text.endswith("{"):  # } else {, } do {
             outer = self._regions[-1]
-            self._regions.append(_Region(outer.trips, outer.unknown, False))
+            self._regions.append(_Region(outer.trips, outer.unknown, False, outer.number, outer.entered))
 
     def _number(self, name: str) -> float | None:
         return self._numbers.get(name)
@@ -296,7 +308,9 @@ class _Counter:
         stores = kind not in ("tt.load", "tt.descriptor_load", "tt.descriptor_gather")
         masked = len(names) > (2 if kind == "tt.store" else 1)
         argument = next((self._bases[name] for name in names[:1] if name in self._bases), None)
-        self.work.accesses.append(Access(argument, elements, width, region.trips, stores, masked, region.unknown))
+        self.work.accesses.append(
+            Access(argument, elements, width, region.trips, stores, masked, region.unknown, region.number, region.entered)
+        )
         if not stores:
             loop = next((item for item in reversed(self._regions) if item.is_loop), None)
             if loop is not None:
@@ -314,7 +328,8 @@ class _Counter:
             return
         (left, item), (right, _) = shapes[0], shapes[1]
         batch = math.prod(left[:-2])
-        self.work.products.append(Product(left[-2] * batch, right[-1], left[-1], _width(item), self._regions[-1].trips))
+        region = self._regions[-1]
+        self.work.products.append(Product(left[-2] * batch, right[-1], left[-1], _width(item), region.trips, region.number))
 
 
 def _digits(text: str) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from evo.evaluation.blockwork import BlockWork, count_work
+from evo.evaluation.blockwork import Access, BlockWork, count_work
+from evo.tracing.compiler import largest_bytes
 from evo.tracing.plan import Kernel, Launch, LaunchPlan
 
 _TENSOR = re.compile(r"tensor<((?:\d+x)+)(?!!tt\.ptr)")
 _CARRIED = re.compile(r"scf\.for .*iter_args\(.*\) -> \((.*)\)")
 _STAGES = re.compile(r"tt\.num_stages = (\d+)")
+WORD = 4
+"""Bytes of a register; narrower elements are loaded several to one."""
 FLOPS_PER_BYTE = 100.0
 """How many operations weigh as much as a byte where the launch that matters most is looked for."""
 
@@ -30,6 +34,8 @@ class Facts:
         asked: Bytes that the whole launch asks for, each as often as it does.
         m, n, k: Of the largest matrix product; 1 where there is none.
         width: Bytes of an element of its operands, which wait in shared memory: (m + n) × k × width × stages bytes.
+        kept: Bytes that one loop loads and a later one loads again: faster if a cache keeps them so long.
+        widest: Bytes of the largest tensor, which one block must hold in registers.
     """
 
     programs: float
@@ -43,6 +49,8 @@ class Facts:
     n: float
     k: float
     width: float
+    kept: float = 1.0
+    widest: float = 1.0
 
     @property
     def logs(self) -> tuple[float, ...]:
@@ -76,8 +84,13 @@ def _facts(launch: Launch, kernel: Kernel, work: BlockWork) -> Facts:
     asked_stages = [int(number) for number in _STAGES.findall(kernel.ttir)]
     stages = max(asked_stages, default=int(kernel.options.get("num_stages") or 1) if product else 1)
     held = float(sum(_words(types) for types in _CARRIED.findall(kernel.ttir)))
-    if product is None:
-        held += sum(item.elements for item in loads) * min(1.0, together / max(1.0, once))
+    if product is not None:  # a product whose result is not carried, as scores of attention, is held beside those that are
+        made: dict[int, float] = {}
+        for item in work.products:
+            made[item.loop] = made.get(item.loop, 0.0) + item.m * item.n
+        held = max(held, *made.values())
+    else:
+        held += min(once, together) / WORD
     warps = int(kernel.options.get("num_warps") or 4) * int(kernel.options.get("num_ctas") or 1)
     programs = math.prod(launch.grid)
     return Facts(
@@ -92,7 +105,18 @@ def _facts(launch: Launch, kernel: Kernel, work: BlockWork) -> Facts:
         n=product.n if product else 1,
         k=product.k if product else 1,
         width=product.width if product else 1,
+        kept=_kept(loads),
+        widest=largest_bytes(kernel),
     )
+
+
+def _kept(loads: Sequence[Access]) -> float:
+    passes: dict[int, dict[int, float]] = {}
+    for item in loads:
+        if item.argument is not None:
+            loops = passes.setdefault(item.argument, {})
+            loops[item.loop] = loops.get(item.loop, 0.0) + item.nbytes / max(1.0, item.entered)
+    return math.fsum(max(loops.values()) for loops in passes.values() if len(loops) > 1)
 
 
 def _words(types: str) -> int:

@@ -2,8 +2,9 @@
 
 A probe changes one knob of the declared configuration and is traced on a CPU; facts of all others follow by adding logarithms,
 since tiles and grids are products of knobs. Each term of the guess is a loss that GPUs are known for, as a logarithm of latency:
-narrow accesses, spilled registers, too few bytes in flight (Little's law), SMs that idle in the last wave, bytes asked for again, tiles
-that tensor cores or pipelines cannot make full use of. Constants are round: the surrogate learns from trials how much each term counts.
+narrow accesses, spilled registers, too few bytes in flight (Little's law), SMs that idle in the last wave, bytes asked for again, rows
+that leave the cache between two passes, plain loads that take the way through shared memory, tiles that tensor cores or pipelines cannot
+make full use of. Constants are round: the surrogate learns from trials how much each term counts.
 It shares nothing with `evo.evaluation.estimate`, which reads compiled code, but for the count of what a program does.
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 from evo.evaluation.tuning_facts import Facts, facts_of
 from evo.evaluation.tuning_space import Codes, Floats, KnobSpace
 from evo.records import Configuration
+from evo.tracing.compiler import MAX_BYTES_PER_THREAD
 from evo.tracing.plan import LaunchPlan
 from evo.tracing.targets import TARGETS, Target
 
@@ -31,7 +33,11 @@ OVERHEAD_REGISTERS = 28.0
 RESERVED_SHARED_BYTES = 1024.0
 WORST = 1.5
 """Log ratio beyond which a guess says no more than "bad"."""
-TERMS = ("narrow", "spills", "flight", "idle", "asked", "tensor")
+CACHE_SHARE = 0.5
+"""Part of the last-level cache that rows which are read twice can count on: stores and other tensors pass through it too."""
+UNFIT = 0.05
+"""Probability that what does not fit by this count can be run all the same."""
+TERMS = ("narrow", "spills", "flight", "idle", "asked", "evicted", "staged", "tensor")
 
 
 def probes(space: KnobSpace) -> list[Configuration]:
@@ -75,8 +81,11 @@ class Prior:
         return np.minimum(found, WORST)
 
     def fits(self, rows: Sequence[Codes]) -> Floats:
-        """Per configuration, a guess of the probability that it can be run: a small one where operands outgrow shared memory."""
-        return np.where(_staged(self._facts(rows)) > self._target.max_shared_bytes, 0.05, 1.0)
+        """Per configuration, a guess of the probability that it can be run: small where loads outgrow shared memory, or a tensor
+        the registers."""
+        facts = self._facts(rows)
+        widest = _amount(facts["widest"] - facts["threads"])
+        return np.where((_staged(facts) > self._target.max_shared_bytes) | (widest > MAX_BYTES_PER_THREAD), UNFIT, 1.0)
 
     def _facts(self, rows: Sequence[Codes]) -> dict[str, Floats]:
         """Logarithms by name."""
@@ -115,8 +124,8 @@ def guessed(space: KnobSpace, plans: Mapping[Configuration, LaunchPlan]) -> Prio
 
 
 def _terms(facts: Mapping[str, Floats], least_asked: float, target: Target) -> tuple[Floats, ...]:
-    programs, threads, tile, together, stages, live, m, n, k = (
-        np.exp(facts[name]) for name in ("programs", "threads", "tile", "round", "stages", "live", "m", "n", "k")
+    programs, threads, tile, together, stages, live, kept, m, n, k = (
+        _amount(facts[name]) for name in ("programs", "threads", "tile", "round", "stages", "live", "kept", "m", "n", "k")
     )
     multiplies = facts["k"] > 0
     registers = live / threads + OVERHEAD_REGISTERS
@@ -125,18 +134,33 @@ def _terms(facts: Mapping[str, Floats], least_asked: float, target: Target) -> t
     narrow = 0.12 * np.maximum(0.0, np.log2(WIDEST / (tile / threads)))
     spills = 0.8 * np.maximum(0.0, np.log2(registers / (0.8 * REGISTERS)))
     wanted = MEMORY_LATENCY_S * target.bandwidth / target.multiprocessors
-    flight = np.where(multiplies, 0.0, 0.5 * np.log1p(wanted / (per_sm * together * stages)))
+    # Triton gives plain loads a stage less than asked for: n stages are n - 1 rounds in shared memory.
+    flight = np.where(multiplies, 0.0, 0.5 * np.log1p(wanted / (per_sm * together * np.maximum(1.0, stages - 1))))
     per_wave = programs / target.multiprocessors
     idle = 0.6 * np.log(np.ceil(per_wave) / per_wave)
     asked = 0.35 * np.maximum(0.0, facts["asked"] - least_asked)
+    # Rows that all resident programs keep for a second pass: what the cache cannot hold comes from memory again.
+    rows = per_sm * target.multiprocessors * kept
+    once = np.maximum(1.0, np.exp(facts["asked"]) - programs * kept)
+    misses = np.maximum(0.0, 1 - CACHE_SHARE * target.l2_bytes / rows)
+    evicted = np.log1p(misses * programs * kept / once)
+    # A barrier a round, and registers are filled by way of shared memory.
+    staged = np.where(~multiplies & (stages > 1), 0.1, 0.0)
     tensor = np.where(multiplies, _tensor(threads / target.warp_size, m, n, k, stages, per_sm), 0.0)
-    return narrow, spills, flight, idle, asked, tensor
+    return narrow, spills, flight, idle, asked, evicted, staged, tensor
+
+
+def _amount(logs: Floats) -> Floats:
+    """Rounded, so that what is compared with a limit does not miss it by the error of a logarithm."""
+    found: Floats = np.exp(logs).round(6)
+    return found
 
 
 def _staged(facts: Mapping[str, Floats]) -> Floats:
-    """Bytes of shared memory that operands of products wait in."""
-    m, n, k, width, stages = (np.exp(facts[name]) for name in ("m", "n", "k", "width", "stages"))
-    found: Floats = np.where(facts["k"] > 0, (m + n) * k * width * stages, 0.0)
+    """Bytes of shared memory that operands of products wait in, and what plain loops load ahead."""
+    m, n, k, width, stages, together = (_amount(facts[name]) for name in ("m", "n", "k", "width", "stages", "round"))
+    plain = together * (stages - 1)
+    found: Floats = np.where(facts["k"] > 0, (m + n) * k * width * stages, plain)
     return found
 
 
@@ -158,8 +182,10 @@ def _tensor(warps: Floats, m: Floats, n: Floats, k: Floats, stages: Floats, per_
     """Tiles that feed tensor cores badly, loops that wait for their operands, SMs with too few warps."""
     small = 0.15 * np.maximum(0.0, np.log2(128 * 128 / (m * n))) + 0.1 * np.maximum(0.0, np.log2(64 / n))
     single = 0.3 * ((m < 64) | (warps < 4))
+    # An instruction takes 16 rows a warp: more warps than that share rows, read operands twice and reduce across warps.
+    shared = 0.3 * np.maximum(0.0, np.log2(16 * warps / m))
     short = 0.08 * np.maximum(0.0, np.log2(64 / k))
     waiting = 0.3 / stages
     few = 0.25 * np.maximum(0.0, np.log2(8 / (per_sm * warps)))
-    found: Floats = small + single + short + waiting + few
+    found: Floats = small + single + shared + short + waiting + few
     return found

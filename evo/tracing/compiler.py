@@ -52,10 +52,15 @@ class Binary:
 
 def largest_bytes_per_thread(kernel: Kernel, warp_size: int) -> int:
     """Bytes per thread of the largest number tensor in a kernel's TTIR, were it spread evenly over the block."""
+    return largest_bytes(kernel) // (int(kernel.options.get("num_warps", 4)) * warp_size)
+
+
+def largest_bytes(kernel: Kernel) -> int:
+    """Bytes of the largest number tensor in a kernel's TTIR."""
     largest = 0
     for shape, _, bits in set(_TENSOR.findall(kernel.ttir)):
         largest = max(largest, math.prod(map(int, shape.rstrip("x").split("x"))) * max(int(bits), 8) // 8)
-    return largest // (int(kernel.options.get("num_warps", 4)) * warp_size)
+    return largest
 
 
 class Compiler:

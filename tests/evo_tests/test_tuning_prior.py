@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from evo.evaluation.tuning import Tuner
 from evo.evaluation.tuning_facts import Facts, facts_of
-from evo.evaluation.tuning_prior import TERMS, Prior, guessed, probes
+from evo.evaluation.tuning_prior import TERMS, UNFIT, Prior, guessed, probes
 from evo.evaluation.tuning_space import KnobSpace
 from evo.knobs import read_knobs
 from evo.records import Configuration, KnobValue
@@ -97,6 +99,60 @@ def test_what_is_known_of_products_is_in_the_guess() -> None:
     losses = guess_of(space).terms(rows).sum(axis=1)
     assert losses[0] < 0.5
     assert all(loss > losses[0] + 0.1 for loss in losses[1:])
+
+
+def terms_of(name: str, values: tuple[KnobValue, ...], facts: Callable[[float], Facts]) -> list[dict[str, float]]:
+    """The terms of each value of one knob."""
+    space = KnobSpace({name: values}, Configuration({name: values[0]}))
+    found = {Configuration({name: value}): facts(float(str(value))) for value in values}
+    rows = Prior(space, found, TARGET).terms([(code,) for code in range(len(values))])
+    return [dict(zip(TERMS, map(float, row), strict=True)) for row in rows]
+
+
+def streaming_facts(**changes: float) -> Facts:
+    """Of a kernel that reads rows of 64 kB, 4 kB at a time, and writes them."""
+    plain = {"programs": 4096, "threads": 128, "tile": 4096, "round": 4096, "stages": 1, "live": 1024, "asked": 4096 * 128e3}
+    return Facts(**{**plain, "m": 1, "n": 1, "k": 1, "width": 1, **changes})
+
+
+def test_what_just_meets_a_limit_is_not_counted_as_missing_it() -> None:
+    """64 rows are what a tensor core's instruction takes, and 1056 programs fill 132 SMs eight times, whatever a logarithm says."""
+    smaller, enough = terms_of(
+        "M", (63, 64), lambda m: dataclasses.replace(product_facts(DEFAULT), m=m, n=128, k=64, threads=128)
+    )
+    assert smaller["tensor"] > enough["tensor"] + 0.25
+    full, one_more = terms_of("P", (1056, 1057), lambda programs: streaming_facts(programs=programs))
+    assert full["idle"] == pytest.approx(0.0, abs=1e-6)
+    assert one_more["idle"] > 0.05
+
+
+def test_a_plain_loop_has_one_stage_less_under_way_than_it_asks_for_and_pays_for_them() -> None:
+    one, two, three = terms_of("stages", (1, 2, 3), lambda stages: streaming_facts(stages=stages))
+    assert two["flight"] == pytest.approx(one["flight"])
+    assert three["flight"] < two["flight"]
+    assert one["staged"] < two["staged"] == three["staged"]
+
+
+def test_rows_that_are_read_twice_want_few_programs_beside_each_other() -> None:
+    many, few = terms_of("num_warps", (4, 16), lambda warps: streaming_facts(threads=32 * warps, kept=64e3, asked=4096 * 192e3))
+    assert many["evicted"] > few["evicted"] + 0.1
+    once = terms_of("num_warps", (4, 16), lambda warps: streaming_facts(threads=32 * warps))
+    assert once[0]["evicted"] == 0.0
+
+
+def test_more_warps_than_a_product_has_rows_for_are_a_loss() -> None:
+    fitting, crowded = terms_of(
+        "num_warps", (4, 8), lambda warps: dataclasses.replace(product_facts(DEFAULT), m=64, threads=32 * warps)
+    )
+    assert crowded["tensor"] > fitting["tensor"]
+
+
+def test_what_no_block_can_hold_is_known_before_it_is_compiled() -> None:
+    space = KnobSpace({"BLOCK": (8, 16)}, Configuration({"BLOCK": 8}))
+    wide = {item: streaming_facts(widest=128 * 128 * int(str(item["BLOCK"]))) for item in probes(space)}
+    assert list(Prior(space, wide, TARGET).fits([(0,), (1,)])) == [1.0, UNFIT], "2048 bytes a thread are not compiled"
+    ahead = {item: streaming_facts(stages=4, round=8192 * int(str(item["BLOCK"]))) for item in probes(space)}
+    assert list(Prior(space, ahead, TARGET).fits([(0,), (1,)])) == [1.0, UNFIT], "three rounds of 128 kB outgrow shared memory"
 
 
 def test_with_a_guess_the_first_trials_are_worth_more() -> None:

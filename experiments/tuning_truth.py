@@ -32,13 +32,13 @@ from evo.records import Configuration
 from experiments.tuning.autotune import Tuned, run_autotune
 from experiments.tuning.catalogue import subjects
 from experiments.tuning.grid import Grid, load_grids
-from experiments.tuning.guessing import guesses
+from experiments.tuning.guessing import guesses, worth
 from experiments.tuning.importance import write_chart
 from experiments.tuning.kernel_tuner_side import STRATEGIES as THEIRS
 from experiments.tuning.kernel_tuner_side import kernel_tuner_courses
 from experiments.tuning.page import grids_table, page, printed
 from experiments.tuning.standing import overall, standings
-from experiments.tuning.strategies import STRATEGIES, Course, replay
+from experiments.tuning.strategies import QUICK, STRATEGIES, Course, replay
 
 NAME = "tuning_truth"
 MODELLED_NOISE = 0.01
@@ -111,6 +111,7 @@ def autotune_command(options: argparse.Namespace, session: dict[str, Any], begun
     path = options.out / "autotune.json"
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"session": session, "rows": []}
     whole = options.whole or WHOLE
+    known["rows"] = [row for row in known["rows"] if not row["error"]]  # what failed, say for lack of time, is tried again
     done = {row["name"] for row in known["rows"]}
     wanted = [
         grid for grid in load_grids(options.out) if grid.name not in done and (not options.only or grid.name in options.only)
@@ -170,7 +171,7 @@ def strategies_command(options: argparse.Namespace, session: dict[str, Any]) -> 
         "seeds": list(seeds),
         "share": options.share,
         "noise": noise,
-        "guessed": sorted(known),
+        "guesses": {grid.name: worth(grid, known[grid.name], QUICK) for grid in grids if grid.name in known},
         "kernel_tuner": list(THEIRS) if options.kernel_tuner else [],
         "overall": overall(rows),
         "standings": rows,

@@ -44,6 +44,10 @@ class Entry:
     shared_bytes: int = 0
 
 
+COLUMNS = tuple(item.name for item in dataclasses.fields(Entry) if item.name != "configuration")
+"""Of a file, beside the values of knobs."""
+
+
 @dataclass(frozen=True)
 class Grid:
     """All configurations of one kernel on one case.
@@ -116,29 +120,33 @@ class Grid:
         return counts
 
     def save(self, folder: Path) -> None:
-        """Writes NAME.json into a folder, at once or not at all."""
+        """Writes NAME.json into a folder, at once or not at all: a line per entry, the values of its knobs in the order of the space."""
         folder.mkdir(parents=True, exist_ok=True)
         plain = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         plain["space"] = {name: list(choices) for name, choices in self.space.items()}
         plain["default"] = dict(self.default)
-        plain["entries"] = [
-            {**dataclasses.asdict(dataclasses.replace(entry, configuration=None)), "configuration": dict(entry.configuration)}  # type: ignore[arg-type]
+        rows = [
+            [[entry.configuration[knob] for knob in self.space], *(getattr(entry, name) for name in COLUMNS)]
             for entry in self.entries
         ]
+        head = json.dumps({**plain, "columns": COLUMNS, "entries": None})
+        lines = ",\n".join(json.dumps(row, separators=(",", ":")) for row in rows)
         partial = folder / f".{self.name}.json"
-        partial.write_text(json.dumps(plain), encoding="utf-8")
+        partial.write_text(head.replace('"entries": null', f'"entries": [\n{lines}\n]') + "\n", encoding="utf-8")
         partial.replace(folder / f"{self.name}.json")
 
     @classmethod
     def load(cls, path: Path) -> Grid:
         """Reads what `save` wrote."""
         plain = json.loads(path.read_text(encoding="utf-8"))
-        entries = tuple(
-            Entry(**{**item, "configuration": Configuration(item["configuration"]), "samples": tuple(item["samples"])})
-            for item in plain["entries"]
-        )
         space = {name: tuple(choices) for name, choices in plain["space"].items()}
-        return cls(**{**plain, "space": space, "default": Configuration(plain["default"]), "entries": entries})
+        columns = plain.pop("columns")
+        entries = []
+        for values, *rest in plain["entries"]:
+            found = dict(zip(columns, rest, strict=True))
+            chosen = Configuration({**plain["default"], **dict(zip(space, values, strict=True))})
+            entries.append(Entry(**{**found, "configuration": chosen, "samples": tuple(found["samples"])}))
+        return cls(**{**plain, "space": space, "default": Configuration(plain["default"]), "entries": tuple(entries)})
 
 
 def load_grids(folder: Path) -> list[Grid]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from evo.evaluation.tuning_prior import Prior, guessed, probes
-from evo.evaluation.tuning_space import KnobSpace
+from evo.evaluation.tuning_space import Floats, KnobSpace
+from evo.evaluation.tuning_surrogate import Guess
 from evo.records import Configuration
 from evo.tracing.plan import LaunchPlan
 from evo.tracing.targets import TARGETS
@@ -37,6 +41,29 @@ def guesses(grids: Sequence[Grid]) -> dict[str, Prior]:
         for tracer in tracers.values():
             tracer.close()
     return found
+
+
+def worth(grid: Grid, guess: Guess, first: int) -> dict[str, float | None]:
+    """How much of a grid a guess knows: its rank correlation with the truth, the best quality among its favourites, what it foresees."""
+    space = KnobSpace(grid.space, grid.default)
+    rows = [space.codes(entry.configuration) for entry in grid.valid]
+    latencies = np.asarray([entry.latency_us or math.inf for entry in grid.valid])
+    losses = guess.terms(rows).sum(axis=1)
+    bad = [space.codes(entry.configuration) for entry in grid.entries if entry.latency_us is None]
+    favourites = np.argsort(losses, kind="stable")[:first]
+    return {
+        "spearman": float(np.corrcoef(_ranks(losses), _ranks(latencies))[0, 1]) if np.ptp(losses) and np.ptp(latencies) else 0.0,
+        "first_quality": float(grid.best_us / latencies[favourites].min()),
+        "foreseen": float((guess.fits(bad) < 1).mean()) if bad else None,
+        "mistaken": float((guess.fits(rows) < 1).mean()),
+    }
+
+
+def _ranks(values: Floats) -> Floats:
+    """Ties share the mean of their ranks."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    means: Floats = np.cumsum(counts) - (counts - 1) / 2
+    return means[place]
 
 
 def guess_of(grid: Grid, tracer: Tracer) -> Prior | None:

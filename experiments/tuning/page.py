@@ -66,7 +66,7 @@ def kernels_table(rows: Sequence[Mapping[str, Any]], share: float) -> list[str]:
     """One line per kernel and strategy, medians with quartiles."""
     lines = [
         f"| kernel | strategy | trials until within 2 % | share of the grid | quality at {QUICK} | quality at {share:.0%} "
-        f"| GPU s of {QUICK} | compile s of {share:.0%} |",
+        f"| GPU s of {QUICK} | compile core s of {share:.0%} |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -89,7 +89,7 @@ def spread(values: Sequence[float]) -> str:
 def autotune_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Triton's own autotuner beside."""
     lines = [
-        "| kernel | configurations | wall s | whole space, wall s | quality of its choice | ours at 15 %: compile + GPU s |",
+        "| kernel | configurations | wall s | whole space, wall s | quality of its choice | ours at 15 %: compile core s + GPU s |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -105,6 +105,19 @@ def autotune_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def guesses_table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """How much of a grid the guess knows."""
+    lines = [
+        f"| kernel | rank correlation of guess and latency (Spearman) | best quality among its first {QUICK} | infeasible, foreseen | "
+        "feasible, taken for infeasible |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        foreseen = "–" if row["foreseen"] is None else f"{row['foreseen']:.0%}"
+        lines.append(f"| {name} | {row['spearman']:.2f} | {row['first_quality']:.3f} | {foreseen} | {row['mistaken']:.1%} |")
+    return lines
+
+
 def page(results: Mapping[str, Any], grids: Sequence[Grid]) -> str:
     """The whole page."""
     share = results["share"]
@@ -116,6 +129,8 @@ def page(results: Mapping[str, Any], grids: Sequence[Grid]) -> str:
     ]
     if results["autotune"]:
         parts.append(autotune_table(results["autotune"]))
+    if results["guesses"]:
+        parts.append(guesses_table(results["guesses"]))
     parts += [grids_table(grids), kernels_table(results["standings"], share), list(importance_lines(results["importances"]))]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
@@ -157,8 +172,9 @@ def verdict(results: Mapping[str, Any], grids: Sequence[Grid]) -> list[str]:
     if whole:
         ratios = sorted(row["extrapolated_s"] / row["ours_s"] for row in whole)
         lines.append(
-            f"* `triton.autotune` on the same spaces takes {statistics.median(ratios):.1f} times the wall time of ours in the median of "
-            f"{len(whole)} kernels ({ratios[0]:.1f} to {ratios[-1]:.1f}); what is extrapolated is marked below."
+            f"* `triton.autotune` on the same spaces takes {statistics.median(ratios):.1f} times as long as ours, which compiles one "
+            f"configuration after the other too, in the median of {len(whole)} kernels ({ratios[0]:.1f} to {ratios[-1]:.1f}); what is "
+            "extrapolated is marked below."
         )
     return lines
 
@@ -166,12 +182,13 @@ def verdict(results: Mapping[str, Any], grids: Sequence[Grid]) -> list[str]:
 def explanation(results: Mapping[str, Any], grids: Sequence[Grid]) -> str:
     """How the figures came about."""
     devices = ", ".join(sorted({grid.device for grid in grids}))
-    guessed = results.get("guessed", [])
+    guessed = sorted(results["guesses"])
     noises = ", ".join(f"{name} {value:.2%}" for name, value in results["noise"].items())
     return (
         f"Grids of {devices}, measured with: {described(grids[0].session) if grids[0].session else 'unknown'} "
         f"Seeds {results['seeds']}. Ours begins with a guess from a dozen traces on a CPU (kernels: {', '.join(guessed) or 'none'}), which "
-        "knows data-sheet figures and nothing of these grids. A trial is a distinct configuration that was tried, infeasible ones "
+        "knows data-sheet figures and nothing of these grids; its first trial is the declared configuration, which the others are not "
+        "given. A trial is a distinct configuration that was tried, infeasible ones "
         "included; a strategy has "
         f"{results['share']:.0%} of the number of valid configurations. It sees latencies with noise (one draw per configuration and "
         f"seed, standard deviation: {noises}), chooses the fastest it saw and is judged by the truth: quality is the grid's best latency "

@@ -9,18 +9,24 @@ import statistics
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evo.errors import TritonEvolveError
+from evo.evaluation.tuning_facts import facts_of
+from evo.evaluation.tuning_space import Codes, Floats, KnobSpace
 from evo.knobs import read_knobs
 from evo.records import Configuration
+from evo.tracing.plan import LaunchPlan
+from evo.tracing.tracer import Tracer
 from experiments import tuning_truth as script
 from experiments.tuning.autotune import Retuned, Tuned
 from experiments.tuning.catalogue import SUBJECTS, Subject, configurations, cut_down, knobs_of, subjects
 from experiments.tuning.grid import PASSED, Entry, Grid, load_grids, pooled_noise
-from experiments.tuning.guessing import guesses
+from experiments.tuning.guessing import guesses, worth
 from experiments.tuning.importance import importances, write_chart
 from experiments.tuning.kernel_tuner_side import exported, kernel_tuner_courses
 from experiments.tuning.measuring import Plan, measure, opened
@@ -128,13 +134,58 @@ def test_ours_finds_a_known_best_where_random_search_does_not() -> None:
 
 
 def test_on_synthetic_kernels_a_guess_is_worth_more_than_the_trials_that_a_quick_tune_has_without_it() -> None:
-    grids = [grid for grid in modelled_grids() if grid.name in ("gemm", "attention", "scan")]
+    grids = [grid for grid in modelled_grids() if grid.name in ("gemm", "attention", "thin_gemm")]
     assert len(grids) == 3
     for grid in grids:
         guided, blind = (
             statistics.median(trace_of(grid, seed, 8, ahead=2, guided=item)[-1] for seed in range(3)) for item in (True, False)
         )
         assert guided < min(blind, 1.2), grid.name
+
+
+@pytest.mark.slow
+def test_a_row_that_is_read_twice_and_what_waits_in_shared_memory_are_read_from_the_trace() -> None:
+    (subject,) = subjects(["softmax"])
+    task, case = subject.load()
+    knobs = knobs_of(subject)
+    chosen = [Configuration({**knobs.default, "STAGES": stages, "BLOCK": 4096}) for stages in (1, 4)]
+    tracer = Tracer("cuda:90")
+    try:
+        plans = tracer.trace_each(subject.source, task, [(case, item) for item in chosen])
+    finally:
+        tracer.close()
+    plain, staged = (facts_of(plan) for plan in plans if isinstance(plan, LaunchPlan))
+    assert plain is not None
+    assert staged is not None
+    assert plain.kept == 8 * 4096 * 2, "eight tiles of bfloat16 cover a row of 32000"
+    assert (plain.stages, staged.stages) == (1, 4)
+    assert plain.widest == 4096 * 4, "a tile of float32"
+    assert plain.live == pytest.approx(2 * 4096 + 4096 * 2 / 4), "two accumulators, and a tile of two numbers a register"
+
+
+class Knowing:
+    """A guess that ranks a grid as it is, and takes three stages for too many."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid, self._space = grid, KnobSpace(grid.space, grid.default)
+
+    def terms(self, rows: Sequence[Codes]) -> Floats:
+        """One term."""
+        return np.asarray([[math.log(self._grid.latencies[self._space.configuration(codes)] or 1.0)] for codes in rows])
+
+    def fits(self, rows: Sequence[Codes]) -> Floats:
+        """By stages alone."""
+        return np.asarray([0.05 if self._space.configuration(codes)["num_stages"] == 3 else 1.0 for codes in rows])
+
+
+def test_the_worth_of_a_guess_is_what_it_ranks_and_foresees() -> None:
+    grid = synthetic()
+    found = worth(grid, Knowing(grid), 1)
+    assert found["spearman"] == pytest.approx(1.0, abs=1e-3)
+    assert found["first_quality"] == 1.0
+    for name, lacks in (("foreseen", True), ("mistaken", False)):
+        entries = [entry for entry in grid.entries if (entry.latency_us is None) is lacks]
+        assert found[name] == sum(entry.configuration["num_stages"] == 3 for entry in entries) / len(entries)
 
 
 def test_a_strategy_that_never_arrives_is_shown_as_such() -> None:
@@ -200,6 +251,18 @@ assert chosen_by(tuned, list(knobs.space)) == {name: chosen[1][name] for name in
     environment = {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": "/tmp"}
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+def test_what_triton_failed_at_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("transpose", "matvec"):
+        synthetic(name).save(tmp_path / "grids")
+    tuned = [Tuned("transpose", 300, 300, 0.0, None, "did not end within 9 s"), Tuned("matvec", 300, 300, 1.0, BEST)]
+    rows = [script.autotune_row(synthetic(item.name), item) for item in tuned]
+    (tmp_path / "autotune.json").write_text(json.dumps({"session": {}, "rows": rows}))
+    monkeypatch.setattr(script, "run_autotune", lambda subject, *_: Tuned(subject.name, 300, 300, 2.0, BEST))
+    script.main(["autotune", str(tmp_path), "--commit", "abc"])
+    found = json.loads((tmp_path / "autotune.json").read_text())["rows"]
+    assert [(row["name"], row["wall_s"], row["error"]) for row in found] == [("matvec", 1.0, ""), ("transpose", 2.0, "")]
 
 
 def test_triton_is_extrapolated_and_only_whole_spaces_have_a_quality() -> None:

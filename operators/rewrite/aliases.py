@@ -36,7 +36,7 @@ class Aliases:
 
     def root(self, text: str) -> str:
         """One name for all that may share memory with the expression."""
-        names = [node.id for node in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(node, ast.Name)]
+        names = [node.id for node in ast.walk(ast.parse(f"({text.strip()}\n)", mode="eval")) if isinstance(node, ast.Name)]
         name = names[0] if names else text
         while name in self._root and self._root[name] != name:
             name = self._root[name]

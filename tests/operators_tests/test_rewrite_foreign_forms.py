@@ -193,6 +193,8 @@ def test_a_value_stays_known_where_only_other_tensors_are_stored_to():
     assert "k_ptr + at, mask=at < n) * again" in child("reuse_loads", TWICE)
     assert "again = c" in child("reuse_loads", TWICE)
     assert "no kernel repeats a load" in refusals("reuse_loads", TWICE.replace("(q, k, c, q", "(q, k, q, q"))
+    spread = TWICE.replace("(q, k, c, q.numel()", "(\n        q.to(\n            q.dtype\n        ), k, c, q.numel()")
+    assert "again = c" in child("reuse_loads", spread), "arguments may go over several lines"
     view = TWICE.replace("def twice(q, k, c):\n", "def twice(q, k):\n    c = q.view(-1)\n")
     assert "no kernel repeats a load" in refusals("reuse_loads", view)
 

@@ -26,6 +26,13 @@ class Database(ABC):
     def owned(self) -> bool:
         """Whether this process may write: never a reader's, nor a forked child's."""
 
+    def check_place(self) -> None:  # noqa: B027  (a server's database cannot be taken away under its clients)
+        """Refuses to write what nobody could find again.
+
+        Raises:
+            StoreError: The store is not where it was any more.
+        """
+
     @abstractmethod
     def clear_errors(self) -> AbstractContextManager[None]:
         """Turns errors of the database into the store's own; every other exception passes unchanged."""

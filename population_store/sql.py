@@ -164,6 +164,7 @@ class SqlStore(PopulationStore):
             if self._closed or writer is None or not self._database.owned:
                 reason = f"{self._database.name}: process {os.getpid()} does not own it"
                 raise StoreError(reason, action="open it with write=True in the process that records")
+            self._database.check_place()
             with self._database.clear_errors(), writer.begin() as connection:
                 yield connection
 

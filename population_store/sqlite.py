@@ -25,11 +25,18 @@ class SqliteDatabase(Database):
         self.writer = None if ownership is None else writing_engine(path)
         self._path = path
         self._ownership = ownership
+        self._file = _file_at(path)
 
     @property
     def owned(self) -> bool:
         """See `Database.owned`."""
         return self._ownership is not None and self._ownership.held
+
+    def check_place(self) -> None:
+        """See `Database.check_place`. SQLite itself would go on for days, in a file without a name."""
+        if _file_at(self._path) != self._file:
+            action = "what it recorded goes with that file: bring it back from where it is now, or start the run anew"
+            raise StoreError(f"{self._path}: deleted, moved or replaced while a run wrote it", action=action)
 
     def clear_errors(self) -> AbstractContextManager[None]:
         """See `Database.clear_errors`."""
@@ -95,6 +102,15 @@ class SqliteStore(SqlStore):
     def check_url(cls, url: str) -> None:
         """See `PopulationStore.check_url`."""
         path_of(url)
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    """Which file has that name; None if none has."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _create(path: Path, header: RunHeader) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from evo.errors import StoreInUseError
+from evo.errors import StoreError, StoreInUseError
 from evo.records import Spent
 from population_store.base import PopulationStore
 from population_store.contract import samples
@@ -48,6 +48,19 @@ class TestOwnership:
         with new_store(path) as store:
             assert list(store.journal()) == []
             assert store.spent == Spent()
+
+    def test_a_store_that_was_taken_away_under_its_run_is_not_written_any_more(self, path: Path, tmp_path: Path) -> None:
+        with new_store(path) as store:
+            store.record(samples.history(0), samples.spent_after(1))
+            path.rename(tmp_path / "moved.sqlite")
+            for _ in range(2):
+                with pytest.raises(StoreError, match=r"run\.sqlite: deleted, moved or replaced while a run wrote it"):
+                    store.record(samples.history(1), samples.spent_after(2))
+                path.write_text("another file")
+            (tmp_path / "moved.sqlite").replace(path)
+            store.record(samples.history(2), samples.spent_after(2))
+        with open_store(str(path)) as reader:
+            assert [entry for _, entry in reader.journal()] == samples.history(0) + samples.history(2)
 
     def test_the_refusal_names_the_owner(self, path: Path) -> None:
         with new_store(path), pytest.raises(StoreInUseError, match=rf"process {os.getpid()} on .* since 20"):

@@ -19,9 +19,10 @@ from evo.errors import TritonEvolveError
 from evo.evaluation.tuning_facts import facts_of
 from evo.evaluation.tuning_space import Codes, Floats, KnobSpace
 from evo.knobs import read_knobs
-from evo.records import Configuration
+from evo.records import Configuration, Failure
 from evo.tracing.plan import LaunchPlan
 from evo.tracing.tracer import Tracer
+from evo.tracing.workbench import Job, Workbench
 from experiments import tuning_truth as script
 from experiments.tuning.autotune import Retuned, Tuned
 from experiments.tuning.catalogue import SUBJECTS, Subject, configurations, cut_down, knobs_of, subjects
@@ -141,6 +142,20 @@ def test_on_synthetic_kernels_a_guess_is_worth_more_than_the_trials_that_a_quick
             statistics.median(trace_of(grid, seed, 8, ahead=2, guided=item)[-1] for seed in range(3)) for item in (True, False)
         )
         assert guided < min(blind, 1.2), grid.name
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_with_the_triton_at_hand() -> None:
+    jobs = []
+    for subject in SUBJECTS:
+        task, case = subject.load()
+        jobs.append(Job(subject.source, task, case, knobs_of(subject).default))
+    bench = Workbench("cuda:90", workers=2)
+    try:
+        found = bench.prepare(jobs)
+    finally:
+        bench.close()
+    assert {job.task.name: item.message for job, item in zip(jobs, found, strict=True) if isinstance(item, Failure)} == {}
 
 
 @pytest.mark.slow

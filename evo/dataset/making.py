@@ -18,6 +18,7 @@ from evo.dataset.prompts import Questions
 from evo.dataset.reading import Run, read_run
 from evo.dataset.rows import ROWS, Row, TaskFacts
 from evo.errors import InputError
+from evo.records import LatencyKind
 from evo.reporting.exporting.selection import load_recorded, recorded_tasks
 from evo.tasks.base import Task
 from evo.tasks.loading import starting_sources
@@ -135,8 +136,14 @@ class _Making:
             self._left["it has what looks like a key or password"] += 1
         elif row.key in self._rows:
             self._left["another row has a kernel that replays alike"] += 1
+            if _kind(row) == LatencyKind.MEASURED != _kind(self._rows[row.key]):
+                self._rows[row.key] = row
         else:
             self._rows[row.key] = row
+
+
+def _kind(row: Row) -> str:
+    return str(row.values.get("latency_kind", ""))
 
 
 def _facts(run: Run, task: Task, text: str) -> TaskFacts:

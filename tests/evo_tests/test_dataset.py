@@ -206,6 +206,20 @@ def test_kernels_of_two_stores_that_replay_alike_are_told_once(store: str, tmp_p
     assert data.left_out["another row has a kernel that replays alike"] == 3
 
 
+def test_of_kernels_that_replay_alike_the_measured_one_is_told(tmp_path: Path) -> None:
+    places = []
+    for kind in (LatencyKind.MODELLED, LatencyKind.MEASURED, LatencyKind.MODELLED):
+        run = Recorded(tmp_path / f"{len(places)}.sqlite", ["softmax"], name=f"{kind.value} {len(places)}")
+        start = run.start("softmax", kind=kind)
+        run.child([start], FASTER, passed(FASTER, 1.5, kind=kind))
+        places.append(run.close())
+    found = of(make_data_set(places, Format.SFT))
+    assert [(row["origin"], row["run"], row["latency_kind"]) for row in found] == [
+        ("start", "measured 1", "measured"),
+        ("rule", "measured 1", "measured"),
+    ]
+
+
 def test_a_question_is_another_one_for_another_target(tmp_path: Path) -> None:
     places = []
     for target in ("cuda:90", "hip:gfx942"):

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from evo.errors import TaskError
 from evo.evaluation.inputs import Inputs, differentiable_places, make_grad_outputs, make_inputs, to_float64
-from evo.evaluation.rounding import NATIVE, Perturbing, as_wide_as
+from evo.evaluation.rounding import NATIVE, Perturbing, Recording, as_wide_as
 from evo.evaluation.tiling import comparable, errors, row_norms, tile_size, tiles
 from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec
 from evo.tasks.draws import Draw
@@ -170,22 +170,38 @@ class Oracle:
         return answer
 
     def with_rounding(self, task: Task, case: Case, draw: Draw) -> Expected | None:
-        """The answer with its `rounding`; None where that is not known: there is no float64 answer, or rounding changes its sizes."""
+        """The answer with its `rounding`, of which nothing is known where the reference does something else when it rounds by chance, or
+        fails; None where there is no float64 answer."""
         answer = self.expected(task, case, draw)
         if answer.exact is answer.reference:
             return None
         if not answer.rounding:
             self._make_room(2 * (answer.exact.nbytes + answer.reference.nbytes))
-            found: list[list[Rounding | None]] = []
-            for number in range(ROUNDINGS):
-                rounded = self._compute(task, case, draw, draw.seed + number * _STEP)
-                if _shapes(rounded.exact) != _shapes(answer.exact) or _shapes(rounded.reference) != _shapes(answer.exact):
-                    return None
-                outputs = zip(rounded.exact.tensors, rounded.reference.tensors, answer.exact.tensors, strict=True)
-                found.append([_rounding(*map(comparable, tensors)) for tensors in outputs])
-            answer = dataclasses.replace(answer, rounding=tuple(map(_together, zip(*found, strict=True))))
+            answer = dataclasses.replace(answer, rounding=self._rounding(task, case, draw, answer))
             self._replace((task.name, case, draw), answer)
         return answer
+
+    def _rounding(self, task: Task, case: Case, draw: Draw, answer: Expected) -> tuple[Rounding | None, ...]:
+        unknown = (None,) * len(answer.exact.tensors)
+        wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in answer.reference.tensors)
+        epsilons = as_wide_as(torch.float64 if wide else torch.float32)
+        natively, widely = Recording(), Recording()
+        found: list[list[Rounding | None]] = []
+        try:
+            self._compute(task, case, draw, natively, widely)
+            for number in range(ROUNDINGS):
+                seed = draw.seed + number * _STEP
+                modes = Perturbing(NATIVE, seed, natively.decisions), Perturbing(epsilons, seed, widely.decisions)
+                rounded = self._compute(task, case, draw, *modes)
+                if _shapes(rounded.exact) != _shapes(answer.exact) or _shapes(rounded.reference) != _shapes(answer.exact):
+                    return unknown
+                outputs = zip(rounded.exact.tensors, rounded.reference.tensors, answer.exact.tensors, strict=True)
+                found.append([_rounding(*map(comparable, tensors)) for tensors in outputs])
+        except (MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception:  # noqa: BLE001 - of the reference, which checks what it computed or uses what no mode knows; it ran without
+            return unknown
+        return tuple(map(_together, zip(*found, strict=True)))
 
     def _replace(self, key: tuple[str, Case, Draw], answer: Expected) -> None:
         """By an answer to which something was added, where it is kept and may be."""
@@ -206,12 +222,19 @@ class Oracle:
         while self._answers and self.cached_bytes + nbytes > self._capacity_bytes:
             self._answers.popitem(last=False)
 
-    def _compute(self, task: Task, case: Case, draw: Draw, chance: int | None = None) -> Expected:
-        """`chance`: a seed by which every operator rounds; as float32 does in float64."""
+    def _compute(
+        self,
+        task: Task,
+        case: Case,
+        draw: Draw,
+        natively: AbstractContextManager[Any] | None = None,
+        widely: AbstractContextManager[Any] | None = None,
+    ) -> Expected:
+        """`natively` and `widely` are entered for the reference in its own dtypes, and in float64."""
         inputs = make_inputs(task, case, draw.seed, self.device, draw.variation)
         grads = self._gradients(task, inputs, draw.seed) if task.backward else None
         wide_grads = None if grads is None else [grad.to(torch.float64) for grad in grads]
-        with nullcontext() if chance is None else Perturbing(NATIVE, chance):
+        with natively or nullcontext():
             reference = compute_outputs(task, inputs.clone(), grads)
         for index, tensor in enumerate(reference.tensors):
             name = str(tensor.dtype).removeprefix("torch.")
@@ -222,9 +245,7 @@ class Oracle:
             return Expected(reference, reference)
         # Old answers go before the large one is made, not after.
         self._make_room(reference.nbytes + sum(8 * tensor.numel() for tensor in reference.tensors))
-        wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in reference.tensors)
-        accumulator = torch.float64 if wide else torch.float32
-        with nullcontext() if chance is None else Perturbing(as_wide_as(accumulator), chance):
+        with widely or nullcontext():
             exact = compute_outputs(task, to_float64(inputs), wide_grads)
         return Expected(exact, reference)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from evo.evaluation.inputs import make_inputs
 from evo.evaluation.judge import Judge
 from evo.evaluation.oracle import Oracle, flatten_outputs
-from evo.evaluation.rounding import Perturbing
+from evo.evaluation.rounding import Perturbing, Recording
 from evo.evaluation.tolerance import Verdict, compare
 from evo.records import Failure, Status
 from evo.tasks.base import Task, TensorSpec
@@ -21,7 +22,7 @@ from tests.evo_tests.test_judge_oracle import make_task
 EPSILON = 2.0**-23
 
 
-def judged(task: Task, case: str, draw: Draw, outputs: tuple[torch.Tensor, ...]) -> Verdict | Failure:
+def judged(task: Task, case: str, draw: Draw, outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> Verdict | Failure:
     return Judge().judge(task, task.case(case), draw, flatten_outputs(outputs))
 
 
@@ -114,13 +115,18 @@ def test_a_row_in_which_the_reference_is_exact_by_luck_is_judged_by_how_exact_it
 def test_only_what_rounds_is_perturbed_and_always_in_the_same_way() -> None:
     x = torch.linspace(-3, 4, 40, dtype=torch.float64).reshape(5, 8)
 
+    def compute() -> list[torch.Tensor]:
+        moved = torch.cat([x.t().contiguous(), x.t().clone()]).index_select(0, torch.tensor([3, 1]))
+        inside = x.clone()
+        inside[1:3] = x[3:5]
+        inside.mul_(3.0)
+        return [moved, x.amax(-1), torch.where(x > 0, x, -x), inside, x.sum(-1), x @ x.t()]
+
     def results() -> list[torch.Tensor]:
-        with Perturbing({torch.float64: EPSILON}, 7):
-            moved = torch.cat([x.t().contiguous(), x.t().clone()]).index_select(0, torch.tensor([3, 1]))
-            inside = x.clone()
-            inside[1:3] = x[3:5]
-            inside.mul_(3.0)
-            return [moved, x.amax(-1), torch.where(x > 0, x, -x), inside, x.sum(-1), x @ x.t()]
+        with Recording() as recording:
+            compute()
+        with Perturbing({torch.float64: EPSILON}, 7, recording.decisions):
+            return compute()
 
     moved, largest, chosen, inside, summed, product = results()
     assert torch.equal(moved, x.t()[[3, 1]])
@@ -132,5 +138,78 @@ def test_only_what_rounds_is_perturbed_and_always_in_the_same_way() -> None:
         assert len(set(off.flatten().tolist())) == off.numel(), "each element by itself"
     assert all(torch.equal(a, b) for a, b in zip(results(), [moved, largest, chosen, inside, summed, product], strict=True))
     infinite = torch.tensor([float("inf"), 0.0], dtype=torch.float64)
-    with Perturbing({torch.float64: EPSILON}, 7):
-        assert torch.equal(infinite * 2, infinite)
+    with Perturbing({torch.float64: EPSILON}, 7, ()):
+        twice = infinite * 2
+    assert torch.equal(twice, infinite)
+
+
+def positions(x: torch.Tensor) -> torch.Tensor:
+    """Enlarged by half, each element from the nearest one; positions are computed."""
+    at = torch.arange(x.shape[-1] * 3 // 2, dtype=x.dtype) * (2 / 3)
+    return x[..., at.floor().long()] * 2
+
+
+def window(x: torch.Tensor) -> torch.Tensor:
+    at = torch.arange(x.shape[-1], dtype=x.dtype)
+    return x @ ((at[:, None] - at).abs() <= 3).to(x.dtype)
+
+
+def routed(x: torch.Tensor) -> torch.Tensor:
+    values, places = torch.softmax(x, -1).topk(4, -1)
+    return torch.zeros_like(x).scatter(-1, places, values / values.sum(-1, keepdim=True))
+
+
+def stepped(x: torch.Tensor) -> torch.Tensor:
+    scale = x.abs().amax(-1, keepdim=True) * (1 / 127)
+    return torch.round(x / scale + 0.5) * scale
+
+
+@pytest.mark.parametrize(
+    ("reference", "variation"),
+    [
+        (positions, Variation.PLAIN),
+        (window, Variation.PLAIN),
+        (routed, Variation.TIES),
+        (stepped, Variation.CONSTANT),
+    ],
+)
+def test_what_a_computation_decides_is_no_matter_of_chance(
+    reference: Callable[[torch.Tensor], torch.Tensor], variation: Variation
+) -> None:
+    task, draw = make_task(reference, TensorSpec((8, 48), "float32")), Draw(11, variation)
+    right = reference(arguments(task, "only", draw)[0])
+    assert isinstance(judged(task, "only", draw, right), Verdict)
+    assert isinstance(judged(task, "only", draw, right * 1.001), Failure)
+
+
+def test_a_failure_stands_where_the_reference_cannot_round_by_chance() -> None:
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float64 and abs(torch.softmax(x, -1).sum(-1).numpy() - 1).max() > 1e-12:
+            raise ValueError("these are no probabilities")
+        return x.sum(-1)
+
+    def sparse(x: torch.Tensor) -> torch.Tensor:
+        doubled: torch.Tensor = (x.to_sparse() * 2).to_dense()
+        return doubled
+
+    for reference in (checked, sparse):
+        task = make_task(reference, TensorSpec((4, 16), "float32"))
+        wrong = 1.01 * reference(arguments(task, "only", Draw(3))[0])
+        assert isinstance(judged(task, "only", Draw(3), wrong), Failure)
+
+
+def test_a_reference_whose_sizes_depend_on_values_is_rounded_a_known_number_of_times() -> None:
+    calls = []
+
+    def distinct(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x)
+        found: torch.Tensor = (x * 3).unique()  # type: ignore[no-untyped-call]
+        return found
+
+    task, oracle = make_task(distinct, TensorSpec((4, 16), "float32")), Oracle()
+    known = oracle.with_rounding(task, task.small_cases[0], Draw(3, Variation.TIES))
+    assert known is not None
+    assert known.rounding == (None,), "rounding tells equal values apart"
+    count = len(calls)
+    oracle.with_rounding(task, task.small_cases[0], Draw(3, Variation.TIES))
+    assert len(calls) == count, "what is not known is not asked again"

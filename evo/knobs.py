@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evo.records import Configuration, KnobValue
@@ -56,6 +56,22 @@ def read_knobs(source: str) -> Knobs:
     space = _checked_space(_literal(tree, "SPACE", {}), config)
     hints = _checked_hints(_literal(tree, "HINTS", []), config, space)
     return Knobs(Configuration(config), space, hints)
+
+
+def narrowed(knobs: Knobs, allowed: Mapping[str, Sequence[KnobValue]]) -> Knobs:
+    """The knobs without choices that a task does not allow; what the module declares stays a choice.
+
+    Args:
+        knobs: Of a module.
+        allowed: Knob → values, see `Task.knobs`; ``num_warps`` also stands for ``num_warps_2`` and so on.
+    """
+    space = {}
+    for name, choices in knobs.space.items():
+        stem, _, number = name.rpartition("_")
+        kept = allowed.get(name, allowed.get(stem) if number.isdecimal() else None)
+        space[name] = choices if kept is None else tuple(item for item in choices if item in kept or item == knobs.default[name])
+    within = (hint for hint in knobs.hints if all(hint[name] in choices for name, choices in space.items()))
+    return Knobs(knobs.default, space, tuple(within))
 
 
 def _literal(tree: ast.Module, name: str, absent: object) -> object:

@@ -21,7 +21,7 @@ from evo.commands.tune_store import TuningStore, transferred_hints
 from evo.errors import InputError
 from evo.evaluation.base import Evaluator, WorkItem
 from evo.evaluation.settings import EvaluationSettings
-from evo.knobs import Knobs, read_knobs
+from evo.knobs import Knobs, narrowed, read_knobs
 from evo.records import Configuration, Evaluation, LatencyKind, Status, Trial, Variant
 from evo.registry import evaluator_factory
 from evo.reporting.exporting.kernel_text import tuned_module
@@ -123,9 +123,11 @@ def with_knobs(file: Path, task: Task, console: Console) -> tuple[str, Knobs]:
         raise InputError(f"{file}: no knob", action=_one_line(error)) from None
     except ValueError as error:
         raise InputError(f"{file}: its knobs", action=_one_line(error)) from None
+    knobs = narrowed(knobs, task.knobs)
     if knobs.size == 1:
+        whose = "SPACE" if not task.knobs else f"SPACE, or more values in the knobs of task {task.name}"
         raise InputError(
-            f"{file}: its knobs", action="there is one configuration alone: give a knob two choices or more in SPACE"
+            f"{file}: its knobs", action=f"there is one configuration alone: give a knob two choices or more in {whose}"
         )
     return source, knobs
 

@@ -21,7 +21,7 @@ from evo.evaluation.stages import StageClock
 from evo.evaluation.tier import Candidate, Checked
 from evo.evaluation.tuning_rung import History, Preparation, TuningRung
 from evo.evaluation.turns import Turns
-from evo.knobs import Knobs, read_knobs
+from evo.knobs import Knobs, narrowed, read_knobs
 from evo.records import CaseResult, Configuration, Evaluation, Failure, Stage, Status, Trial, content_id
 from evo.tasks.base import Case, Task
 from evo.tasks.draws import Draw
@@ -106,7 +106,7 @@ class Climb:
         problem = lint(self._source, self._task.entry)
         if problem is not None:
             raise Failed(problem)
-        return read_knobs(self._source)
+        return narrowed(read_knobs(self._source), self._task.knobs)
 
     def _held_out(self) -> tuple[Case, ...]:
         return self._task.held_out_cases if self._tier.gates_on_binaries else ()

@@ -27,7 +27,7 @@ from evo.evaluation.statistics import case_interval, geometric_mean_interval
 from evo.evaluation.tier import Checked, Timing
 from evo.evaluation.tuning import Tuner
 from evo.evaluation.worker import Nursery, Worker
-from evo.knobs import Knobs, read_knobs
+from evo.knobs import Knobs, narrowed, read_knobs
 from evo.records import (
     CaseResult,
     Configuration,
@@ -255,7 +255,7 @@ class _HostedClimb:
         problem = lint(self._source, self._task.entry)
         if problem is not None:
             raise Failed(problem)
-        knobs = read_knobs(self._source)
+        knobs = narrowed(read_knobs(self._source), self._task.knobs)
         space = json.dumps({key: list(choices) for key, choices in sorted(knobs.space.items())})
         self._plan_hash = content_id("hosted", self._source, space)
         return knobs

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from evo.records import KnobValue
 from evo.tasks.draws import DEFAULT_VARIATIONS, Variation
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ class Task:
         init_arguments: Plain arguments of the module's constructor.
         parameters: State of the module (name → spec); the reference is then called with a dict of them as its first argument.
         backward: The gradients of the outputs with respect to parameters and arguments that require them are computed and judged too.
+        knobs: Values that tuning may try, of knobs that modules may have: ``{"num_stages": (1, 2)}``. What a module declares itself is
+            tried all the same; knobs that are not named here are as the module's `SPACE` says.
         kind: Kernel kind, for statistics per kind: ``reduction``, ``norm``, ``gemm`` …
         path: The file it came from; filled in by the loader.
     """
@@ -208,6 +211,7 @@ class Task:
     init_arguments: tuple[int | float | bool | str | None, ...] = ()
     parameters: Mapping[str, TensorSpec] = field(default_factory=dict)
     backward: bool = False
+    knobs: Mapping[str, tuple[KnobValue, ...]] = field(default_factory=dict)
     kind: str = "other"
     path: Path | None = None
 
@@ -221,6 +225,9 @@ class Task:
         idle = [case.name for case in self.training_cases + self.held_out_cases if case.bytes == 0]
         if idle:
             raise ValueError(f"only small cases may move 0 bytes, given {', '.join(idle)}")
+        empty = [name for name, values in self.knobs.items() if not values]
+        if empty:
+            raise ValueError(f"knobs[{empty[0]!r}] allows no value: name some, or leave the knob out")
         names = [case.name for case in self.cases]
         if len(set(names)) != len(names):
             raise ValueError(f"case names must differ, given {', '.join(names)}")

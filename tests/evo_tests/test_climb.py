@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
@@ -81,10 +82,12 @@ def bench() -> Iterator[Workbench]:
     bench.close()
 
 
-def climb(bench: Workbench, tier: Watched, *examinations: Examination, effort: Effort = Effort.SEARCH) -> Evaluation:
+def climb(
+    bench: Workbench, tier: Watched, *examinations: Examination, effort: Effort = Effort.SEARCH, task: Task = TASK
+) -> Evaluation:
     baseline = Baseline(Variant(TASK.name, modules.GOOD + "\n# first\n"), {case.name: LARGE for case in TASK.training_cases})
     chosen = {case.name: SMALL for case in TASK.training_cases} if effort is Effort.VERIFY else {}
-    evaluator = LadderEvaluator({TASK.name: TASK}, SETTINGS, tier, bench, examinations=examinations)
+    evaluator = LadderEvaluator({TASK.name: task}, SETTINGS, tier, bench, examinations=examinations)
     item = WorkItem(1, Variant(TASK.name, modules.GOOD), baseline, effort, chosen=chosen)
     return evaluator.evaluate(item, lambda plan_hash, variant_id: None)
 
@@ -96,6 +99,12 @@ def test_what_tuning_finds_fastest_has_to_pass_the_gate_itself(bench: Workbench)
     assert wrong.status is Status.PASSED, wrong.message
     assert {case.configuration["BLOCK"] for case in wrong.cases} == {256}
     assert {trial.status for trial in wrong.trials if trial.configuration["BLOCK"] == 64} == {Status.PASSED, Status.WRONG_VALUES}
+
+
+def test_a_task_narrows_what_is_tried_and_the_declared_value_stays(bench: Workbench) -> None:
+    task = dataclasses.replace(TASK, knobs={"BLOCK": (64,), "num_warps": (4,)})
+    found = climb(bench, Watched(), task=task)
+    assert {trial.configuration for trial in found.trials} == {LARGE, SMALL}
 
 
 def test_a_search_sees_no_held_out_case(bench: Workbench) -> None:

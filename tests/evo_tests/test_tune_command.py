@@ -19,7 +19,7 @@ from evo.commands.tune_store import TuningStore, transferred_hints
 from evo.errors import InputError
 from evo.evaluation.settings import EvaluationSettings
 from evo.evaluation.tuning_studies import rebuilt
-from evo.knobs import read_knobs
+from evo.knobs import narrowed, read_knobs
 from evo.main import main
 from evo.records import Configuration, Evaluation, Stage, Status, Trial, Variant
 from population_store.base import RunHeader, TrialEntry
@@ -179,6 +179,24 @@ def test_knobs_that_cannot_be_tuned_are_told_in_one_line(call: Call, tmp_path: P
     assert status == 2
     assert err.count("\n") == 1
     assert said in err
+
+
+def test_a_task_that_leaves_nothing_to_choose_is_told_and_no_value_at_all_is_refused(tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(modules.GOOD)
+    (declared,) = {tuple(sorted(read_knobs(modules.GOOD).default.items()))}
+    narrow = dataclasses.replace(modules.TASK, knobs={name: (value,) for name, value in declared})
+    with pytest.raises(InputError, match="or more values in the knobs of task row_sums"):
+        with_knobs(kernel, narrow, make_console())
+    with pytest.raises(ValueError, match=r"knobs\['BLOCK'\] allows no value"):
+        dataclasses.replace(modules.TASK, knobs={"BLOCK": ()})
+
+
+def test_a_narrowed_space_holds_for_numbered_knobs_and_hints_too() -> None:
+    text = 'CONFIG = {"B": 1, "num_warps": 4, "num_warps_2": 8}\nSPACE = {"B": [1, 2], "num_warps": [4, 8], "num_warps_2": [2, 4, 8]}\n'
+    knobs = narrowed(read_knobs(text + 'HINTS = [{"num_warps_2": 4}, {"num_warps": 8}]\n'), {"num_warps": (4,)})
+    assert knobs.space == {"B": (1, 2), "num_warps": (4,), "num_warps_2": (4, 8)}
+    assert [hint["num_warps_2"] for hint in knobs.hints] == [4]
 
 
 def test_other_mistakes_are_told_in_one_line(call: Call, tmp_path: Path) -> None:

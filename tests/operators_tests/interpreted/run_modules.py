@@ -94,6 +94,7 @@ KERNELS = {
     "atomic_sums": (lambda x: (x.sum().reshape(1), x.sum(0)), rows()),
     "weight_gradient": (lambda x, dy: (x * dy).sum(0), matrices(2)),
     "two_launches": (lambda x, other: (2.0 * x + other, (2.0 * x + other).square()), matrices(2)),
+    "shared_weights": (lambda x, w: x * w - w, [[normal(r, c), normal(c)] for r, c in FLAT]),
     "module_weights": (lambda x: (x * torch.arange(x.shape[1]),) * 2, rows()),
 }
 

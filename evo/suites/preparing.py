@@ -112,7 +112,7 @@ def _made(suite: Suite, root: Path, problem: Problem, folder: Path, tools: Tools
     except TaskError as error:
         return Ready(problem.name, "checked", _without(folder, str(error)), described.notes)
     counts = (len(task.small_cases), len(task.training_cases), len(task.held_out_cases))
-    gpu_only = _interpreted(task) if suite.against is Against.KERNEL else described.gpu_only
+    gpu_only = why_not_interpreted(task) if suite.against is Against.KERNEL else described.gpu_only
     common: dict[str, Any] = {"notes": described.notes, "cases": counts, "oracle": task.oracle, "gpu_only": gpu_only}
     if task.starting_kernels:
         return Ready(problem.name, "ready", starts=len(task.starting_kernels), **common)
@@ -128,7 +128,7 @@ def _made(suite: Suite, root: Path, problem: Problem, folder: Path, tools: Tools
     return Ready(problem.name, "ready", starts=len(sources), **common)
 
 
-def _interpreted(task: Task) -> str:
+def why_not_interpreted(task: Task) -> str:
     """Why a kernel that is its own reference cannot be checked without a GPU; empty if it can: it runs under the interpreter, twice with
     equal results, and what it gives depends on its inputs."""
     for number, case in enumerate(sorted(task.small_cases, key=lambda case: case.bytes)):
@@ -136,8 +136,9 @@ def _interpreted(task: Task) -> str:
             first, other = (_results(task, case, seed) for seed in (0, 1))
             if number == 0 and not all(map(torch.equal, first, _results(task, case, 0))):
                 return "it gives other results on equal inputs"
-        except TaskError as error:
-            return " ".join(str(error).split())[:400]
+        except Exception as error:  # noqa: BLE001  as above: a kernel of others, whose results may fit nothing
+            kind = "" if isinstance(error, TaskError) else f"{type(error).__name__}: "
+            return " ".join(f"{kind}{error}".split())[:400]
         if len(first) != len(other) or not all(map(torch.equal, first, other)):
             return ""  # of one element, a softmax is always 1
     return "its results do not depend on its inputs"

@@ -81,7 +81,7 @@ class TritonReference:
         count = len(outputs.tensors) - len(self._mutates)
         for position, tensor in zip(self._mutates, outputs.tensors[count:], strict=True):
             arguments[position].detach().copy_(tensor)
-        return _with_arguments(returned, self._returned, arguments)
+        return with_arguments(returned, self._returned, arguments)
 
 
 def _task(entry: str, mutates: tuple[int, ...]) -> Task:
@@ -93,8 +93,9 @@ def _task(entry: str, mutates: tuple[int, ...]) -> Task:
     )  # fmt: skip
 
 
-def _with_arguments(value: Any, returned: Mapping[int, int], arguments: Sequence[Any]) -> Any:
-    """The outputs, with the argument itself in place of an output that is one."""
+def with_arguments(value: Any, returned: Mapping[int, int], arguments: Sequence[Any]) -> Any:
+    """The outputs, with the argument itself, or a view of it, in place of an output that is one. Which are was seen of one call; an output
+    of another that the argument's memory cannot hold is a tensor of its own."""
     count = iter(range(1 << 16))
 
     def replaced(node: Any) -> Any:
@@ -103,7 +104,11 @@ def _with_arguments(value: Any, returned: Mapping[int, int], arguments: Sequence
             if place is None:
                 return node
             theirs = arguments[place]
-            return theirs if theirs.shape == node.shape else theirs.as_strided(node.shape, node.stride(), theirs.storage_offset())
+            if theirs.shape == node.shape:
+                return theirs
+            last = theirs.storage_offset() + sum((size - 1) * step for size, step in zip(node.shape, node.stride(), strict=True))
+            fits = (last + 1) * theirs.element_size() <= theirs.untyped_storage().nbytes()
+            return theirs.as_strided(node.shape, node.stride(), theirs.storage_offset()) if fits else node
         if isinstance(node, tuple | list):
             return type(node)(replaced(item) for item in node)
         return {key: replaced(item) for key, item in node.items()} if isinstance(node, Mapping) else node

@@ -15,9 +15,10 @@ from evo.errors import TaskError
 from evo.suites.base import CHECKOUT, Suite, Tools
 from evo.suites.calls import chosen, composed
 from evo.suites.jobs import RunFolder, selected
-from evo.suites.preparing import Ready, prepare
+from evo.suites.preparing import Ready, prepare, why_not_interpreted
 from evo.suites.recording import Recording
 from evo.suites.registry import find_suite, suite_names
+from evo.suites.triton_reference import with_arguments
 from evo.suites.tritonbench_files import CallGroup
 from evo.tasks.base import Task, TensorSpec
 from evo.tasks.inputs import make_inputs
@@ -185,6 +186,17 @@ def test_a_model_with_running_statistics_buffers_and_constants_of_a_tuple(
     assert torch.equal(task.reference(*small), expected)
     # As its user calls it: with the parameters as its own, on inputs alone.
     assert torch.equal(task.reference.bound(small)(small[0]), expected)  # type: ignore[attr-defined]
+
+
+def test_what_a_reference_does_in_one_call_only_ends_no_suite(tmp_path: Path) -> None:
+    x, large = torch.zeros(4, 8), torch.ones(16, 16)
+    returned = with_arguments((torch.ones(4, 8), torch.ones(2, 4), large), {0: 0, 1: 0, 2: 0}, [x])
+    assert returned[0] is x
+    assert returned[1].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert returned[2] is large, "no view of x has so many elements"
+    text = tiny_suites.FAILING_TASK
+    (tmp_path / "task.py").write_text(text)
+    assert why_not_interpreted(load_task(str(tmp_path / "task.py"), check=False)) == "ZeroDivisionError: integer division or modulo by zero"
 
 
 def test_every_packaged_suite_can_be_made() -> None:

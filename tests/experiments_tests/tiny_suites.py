@@ -149,3 +149,16 @@ def kernelbench(root: Path) -> Path:
     """A checkout of KernelBench with one problem."""
     write(root / "KernelBench/level2/7_Norm_ReLU_Shift.py", LINEAR)
     return root
+
+
+FAILING_TASK = """
+from evo.tasks.base import Case, Task, TensorSpec
+
+def reference(x):
+    return x * (1 // (x.dim() - 1))
+
+CASES = tuple(Case(f"{n}", (TensorSpec((n,), "float32"),), bytes=8 * n, flops=n) for n in (3, 5, 7))
+TASK = Task(name="failing", description="", entry="entry", reference=reference, training_cases=CASES[:1], held_out_cases=CASES[1:2],
+            small_cases=CASES[2:], starting_kernels=())
+"""
+"""A task whose reference divides by zero."""

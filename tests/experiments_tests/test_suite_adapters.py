@@ -196,7 +196,10 @@ def test_what_a_reference_does_in_one_call_only_ends_no_suite(tmp_path: Path) ->
     assert returned[2] is large, "no view of x has so many elements"
     text = tiny_suites.FAILING_TASK
     (tmp_path / "task.py").write_text(text)
-    assert why_not_interpreted(load_task(str(tmp_path / "task.py"), check=False)) == "ZeroDivisionError: integer division or modulo by zero"
+    assert (
+        why_not_interpreted(load_task(str(tmp_path / "task.py"), check=False))
+        == "ZeroDivisionError: integer division or modulo by zero"
+    )
 
 
 def test_every_packaged_suite_can_be_made() -> None:

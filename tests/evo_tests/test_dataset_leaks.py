@@ -69,14 +69,18 @@ def test_a_prompt_that_shows_a_kernel_for_testing_is_found() -> None:
     assert not shown.in_text(f"```python\n{SOFTMAX}```\nx = 1")
 
 
-def test_training_never_sees_what_is_for_testing(tmp_path: Path) -> None:
-    own = own_task(tmp_path / "mine")
-    run = Recorded(tmp_path / "a.sqlite", ["softmax", str(own)])
+def two_tasks(folder: Path) -> tuple[Recorded, dict[str, Variant], str, str, Variant]:
+    """A run of two tasks with their starts, the names of the one for training and the one for testing, and a child of the former."""
+    run = Recorded(folder / "a.sqlite", ["softmax", str(own_task(folder / "mine"))])
     starts = {"softmax": run.start("softmax"), "squares": run.start("squares", OWN_KERNEL)}
     (test,) = tasks_for_test([("softmax",), ("squares",)])
     train = next(name for name in starts if name != test)
     sources = {"softmax": FASTER.source, "squares": OWN_KERNEL.replace("x * x", "x * x + tl.exp(x - x) - 1.0")}
-    child = Variant(train, sources[train])
+    return run, starts, train, test, Variant(train, sources[train])
+
+
+def test_training_never_sees_what_is_for_testing(tmp_path: Path) -> None:
+    run, starts, train, test, child = two_tasks(tmp_path)
     leaking = exchange(f"An example:\n\n```python\n{starts[test].source}```", reply_of(child.source))
     run.child([starts[train]], child, passed(child, 2.0), operator="llm_optimize", exchanges=[leaking])
     data = make_data_set([run.close()], Format.SFT)
@@ -86,14 +90,8 @@ def test_training_never_sees_what_is_for_testing(tmp_path: Path) -> None:
 
 def test_training_never_says_what_is_for_testing(tmp_path: Path) -> None:
     """An answer may hold a kernel of another task beside its own, also one that failed."""
-    own = own_task(tmp_path / "mine")
-    run = Recorded(tmp_path / "a.sqlite", ["softmax", str(own)])
-    starts = {"softmax": run.start("softmax"), "squares": run.start("squares", OWN_KERNEL)}
-    (test,) = tasks_for_test([("softmax",), ("squares",)])
-    train = next(name for name in starts if name != test)
-    both = {"softmax": FASTER.source, "squares": OWN_KERNEL.replace("x * x", "x * x + tl.exp(x - x) - 1.0")}
-    good = Variant(train, both[train])
-    fused = Variant(train, both[train] + "\n\n" + starts[test].source.replace("\nimport", "\n# import"))
+    run, starts, train, test, good = two_tasks(tmp_path)
+    fused = Variant(train, good.source + "\n\n" + starts[test].source.replace("\nimport", "\n# import"))
     wrong = Variant(train, fused.source.replace("x * x", "x + x") + "# wrong\n")
     run.child([starts[train]], fused, passed(fused, 3.0))
     run.child([starts[train]], good, passed(good, 2.0))

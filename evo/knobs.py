@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from evo.records import Configuration, KnobValue
+from evo.syntax import module_tree
 
 MAX_KNOBS = 32
 MAX_CHOICES = 64
@@ -49,7 +50,7 @@ def read_knobs(source: str) -> Knobs:
         ValueError: The source does not parse, or a declaration is not a literal of the right form; the text says which.
     """
     try:
-        tree = ast.parse(source)
+        tree = module_tree(source)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"the module does not parse: {error}") from error
     config = _checked_config(_literal(tree, "CONFIG", {}))

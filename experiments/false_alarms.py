@@ -38,6 +38,7 @@ from evo.evaluation.building import build_evaluator
 from evo.evaluation.settings import EvaluationSettings
 from evo.records import Proposal, Status, Variant
 from evo.registry import find_operators
+from evo.syntax import module_tree
 from evo.tasks.base import Task
 from evo.tasks.loading import builtin_tasks, load_task, starting_sources
 from experiments.suites.tritonbench_verdicts import count_verdicts, replayed_rows, verdicts_page
@@ -130,7 +131,7 @@ def _applied(parent: Honest, operator: str, site: Site, kind: str) -> Honest | N
         check(child)
     except NotApplicableError:
         return None
-    if ast.dump(ast.parse(child)) == ast.dump(ast.parse(parent.source)):
+    if ast.dump(module_tree(child)) == ast.dump(module_tree(parent.source)):
         return None
     strategy = f"{parent.strategy}; {site.strategy}" if parent.strategy else site.strategy
     return Honest(parent.task, kind, operator, strategy, child)

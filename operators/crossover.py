@@ -12,6 +12,7 @@ import numpy as np
 
 from evo.knobs import read_knobs
 from evo.records import KnobValue, NoProposal, Proposal
+from evo.syntax import expression_tree, module_tree
 from operators.base import Context, Operator, OperatorKind, Parent
 from operators.crossover_loops import Segment, exchanges
 from operators.edits import edited, instead, knob_table, with_knob
@@ -48,7 +49,7 @@ class ExchangeParts(Operator):
             ]
         except NotApplicableError as error:
             return NoProposal(f"{self.name}: {error}")
-        meanings = {ast.dump(ast.parse(parent.variant.source)) for parent in parents}
+        meanings = {ast.dump(module_tree(parent.variant.source)) for parent in parents}
         for index in rng.permutation(len(offered)):
             strategy, apply = offered[index]
             try:
@@ -56,7 +57,7 @@ class ExchangeParts(Operator):
                 check(child)
             except NotApplicableError:
                 continue
-            if ast.dump(ast.parse(child)) not in meanings:
+            if ast.dump(module_tree(child)) not in meanings:
                 return Proposal(child, strategy)
         return NoProposal(f"{self.name}: the parents have no parts that fit and differ")
 
@@ -86,8 +87,8 @@ def _with_values(module: cst.Module, values: dict[str, KnobValue]) -> cst.Module
             name = code(element.key).strip("\"'") if isinstance(element, cst.DictElement) else ""
             if name in values and variable == "CONFIG":
                 new = repr(values[name])
-            elif name in values and values[name] not in ast.literal_eval(code(element.value)):
-                choices = [*ast.literal_eval(code(element.value)), values[name]]
+            elif name in values and values[name] not in (present := ast.literal_eval(expression_tree(code(element.value)))):
+                choices = [*present, values[name]]
                 new = repr(sorted(choices) if all(isinstance(c, int | float) for c in choices) else choices)
             else:
                 continue
@@ -131,7 +132,7 @@ def _with_segment(first: Source, second: Source, old: Segment, new: Segment) -> 
     edits += [(line, lambda _: cst.RemoveFromParent()) for line in old.lines[1:]]
     module = edited(first.module, edits)
     assert isinstance(module, cst.Module)
-    return _completed(module, second.module, ast.parse("\n".join(ast.unparse(tree_of(line)) for line in new.lines)))
+    return _completed(module, second.module, module_tree("\n".join(ast.unparse(tree_of(line)) for line in new.lines)))
 
 
 def _entry(first: Source, second: Source, entry: str) -> Iterator[Exchange]:
@@ -151,7 +152,7 @@ def _with_entry(first: Source, second: Source, mine: cst.FunctionDef, theirs: cs
     module = edited(first.module, edits)
     values = read_knobs(second.module.code).default
     shared = {name: value for name, value in values.items() if name in read_knobs(module.code).default}
-    tree = ast.parse(code(theirs.with_changes(leading_lines=[], decorators=[])))
+    tree = module_tree(code(theirs.with_changes(leading_lines=[], decorators=[])))
     return _completed(_with_values(module, shared), second.module, tree)
 
 
@@ -164,7 +165,7 @@ def _completed(module: cst.Module, donor: cst.Module, part: ast.AST) -> cst.Modu
     have, incoming = _definitions(module), _definitions(donor)
     wanted = _reads(part)
     while True:
-        more = {read for name in wanted & set(incoming) for read in _reads(ast.parse(code(incoming[name])))} - wanted
+        more = {read for name in wanted & set(incoming) for read in _reads(module_tree(code(incoming[name])))} - wanted
         if not more:
             break
         wanted |= more
@@ -187,7 +188,7 @@ def _needs(module: cst.Module, part: cst.FunctionDef) -> set[str]:
     found: set[str] = set()
     queue = [code(part)]
     while queue:
-        more = (_reads(ast.parse(queue.pop().strip())) & set(definitions)) - found
+        more = (_reads(module_tree(queue.pop().strip())) & set(definitions)) - found
         found |= more
         queue += [code(definitions[name]) for name in more]
     return found
@@ -202,7 +203,7 @@ def _defined(part: ast.AST) -> set[str]:
 
 
 def _meaning(node: cst.CSTNode) -> str:
-    return ast.dump(ast.parse(code(node).strip()))
+    return ast.dump(module_tree(code(node).strip()))
 
 
 def _definitions(module: cst.Module) -> dict[str, Any]:
@@ -212,6 +213,6 @@ def _definitions(module: cst.Module) -> dict[str, Any]:
         if isinstance(node, cst.FunctionDef | cst.ClassDef):
             found[node.name.value] = node
         elif isinstance(node, cst.SimpleStatementLine) and isinstance(node.body[0], cst.Assign | cst.AnnAssign):
-            tree = ast.parse(code(node).strip()).body[0]
+            tree = module_tree(code(node).strip()).body[0]
             found.update({n.id: node for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)})
     return found

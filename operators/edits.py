@@ -11,6 +11,7 @@ import libcst.matchers as m
 
 from evo.knobs import MAX_KNOBS, read_knobs
 from evo.records import KnobValue
+from evo.syntax import expression_tree
 from operators.source import NotApplicableError, code, find, knob_names
 
 Edit = Callable[[Any], Any]
@@ -58,7 +59,7 @@ def replaced(root: Any, old: str, new: str) -> Any:
 
 
 def _dump(text: str) -> str:
-    return ast.dump(ast.parse(f"({text.strip()}\n)", mode="eval"))  # it may be part of an expression that spans several lines
+    return ast.dump(expression_tree(f"({text.strip()}\n)"))  # it may be part of an expression that spans several lines
 
 
 def expression(text: str) -> cst.BaseExpression:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from evo.syntax import module_tree
 from operators.exposing.autotuners import unfold
 from operators.exposing.draft import Draft, Knob
 from operators.exposing.options import OPTIONAL, expose_option, options_of
@@ -60,7 +61,7 @@ def expose(
     check(source)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
-        module = read_module(source, ast.parse(source))
+        module = read_module(source, module_tree(source))
     draft, left = Draft(module), []
     _check_names(module)
     kernels = []

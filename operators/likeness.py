@@ -12,6 +12,7 @@ import re
 import zlib
 
 from evo.records import content_id
+from evo.syntax import module_tree
 
 SHINGLE = 5
 """Tokens in a row that are compared as one: fewer find everything alike, more find nothing."""
@@ -106,7 +107,7 @@ def _tokens(source: str, names: bool) -> list[str]:
 
 
 def _normal_tree(source: str) -> ast.Module:
-    tree = ast.parse(source)
+    tree = module_tree(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from evo.errors import InputError
 from evo.records import content_id
+from evo.syntax import module_tree
 from operators.grammar.check import module_violation
 
 PROMPTS = Path(__file__).with_name("prompts")
@@ -133,7 +134,7 @@ def same_program(first: str, second: str) -> bool:
     if first == second:
         return True
     try:
-        return ast.dump(ast.parse(first)) == ast.dump(ast.parse(second))
+        return ast.dump(module_tree(first)) == ast.dump(module_tree(second))
     except _UNPARSABLE:
         return False
 
@@ -192,7 +193,7 @@ def module_problem(source: str, entry: str, *, place: bool = True) -> str:
         place: Look for where it leaves the grammar, which takes much longer than all else.
     """
     try:
-        tree = ast.parse(source)
+        tree = module_tree(source)
     except SyntaxError as error:
         found = module_violation(source) if place else None
         return f"line {error.lineno}: {error.msg}" + (f"; {found}" if found else "")

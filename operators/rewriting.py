@@ -6,6 +6,7 @@ import ast
 import functools
 from dataclasses import dataclass
 
+from evo.syntax import module_tree
 from operators.rewrite.base import Rewrite
 from operators.source import NotApplicableError, Source, check, read_source
 
@@ -62,7 +63,7 @@ def offers(rewrite: Rewrite, text: str, target: str = "cuda:90", most: int = 64)
             try:
                 child = site.apply().code
                 check(child)
-                if ast.dump(ast.parse(child)) == ast.dump(ast.parse(text)):
+                if ast.dump(module_tree(child)) == ast.dump(module_tree(text)):
                     raise NotApplicableError("the module is that way already")
                 found.append(Offer(rewrite.name, site.strategy, child))
             except NotApplicableError as error:

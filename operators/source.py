@@ -14,6 +14,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from evo.knobs import read_knobs
+from evo.syntax import module_tree
 
 MAX_CHARACTERS = 200_000
 MAX_DEPTH = 150
@@ -215,7 +216,7 @@ def check(text: str) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
-            deep = _depth(ast.parse(text)) > MAX_DEPTH
+            deep = _depth(module_tree(text)) > MAX_DEPTH
             read_knobs(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise NotApplicableError(f"the module cannot be read: {(str(error) or repr(error)).splitlines()[0]}") from error
@@ -238,7 +239,7 @@ def _kernel(node: cst.FunctionDef) -> Kernel | None:
     decorators = [code(item.decorator) for item in node.decorators]
     if not any(text.split("(")[0] == "triton.jit" for text in decorators):
         return None
-    tree = ast.parse(code(node.with_changes(decorators=[], leading_lines=[], lines_after_decorators=[]))).body[0]
+    tree = module_tree(code(node.with_changes(decorators=[], leading_lines=[], lines_after_decorators=[]))).body[0]
     assert isinstance(tree, ast.FunctionDef)
     arguments = tree.args.posonlyargs + tree.args.args
     constexprs = frozenset(a.arg for a in arguments if a.annotation is not None and "constexpr" in ast.unparse(a.annotation))

@@ -14,6 +14,7 @@ import numpy as np
 
 from evo.knobs import read_knobs
 from evo.records import Proposal, Variant
+from evo.syntax import module_tree
 from operators.base import Context, Operator, OperatorKind, Parent
 
 SHARES: Mapping[str, float] = {
@@ -131,7 +132,7 @@ def configured(source: str, chance: random.Random) -> str:
     values = {**knobs.default, **{key: chance.choice(choices) for key, choices in knobs.space.items()}}
     (node,) = [
         item
-        for item in ast.parse(source).body
+        for item in module_tree(source).body
         if isinstance(item, ast.Assign) and any(isinstance(name, ast.Name) and name.id == "CONFIG" for name in item.targets)
     ]
     lines = source.splitlines()
@@ -177,7 +178,7 @@ def _wrapped(source: str, node: ast.expr, before: str, after: str) -> str:
 def _kernels(source: str) -> list[ast.FunctionDef]:
     kernels = [
         node
-        for node in ast.parse(source).body
+        for node in module_tree(source).body
         if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(item) for item in node.decorator_list)
     ]
     if not kernels:

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from evo.syntax import module_tree
+
 _MODULES = ("triton", "triton.language", "math", "__future__")
 _BUILTINS = frozenset(
     {
@@ -86,7 +88,7 @@ def reduce_to_kernels(source: str, functions: Iterable[str]) -> str:
     Raises:
         NotReducible: A function is not a top-level `triton.jit` function, or is more than device code.
     """
-    tree = ast.parse(source)
+    tree = module_tree(source)
     definitions: dict[str, _Definition] = {}
     imports: list[ast.stmt] = []
     imported: set[str] = set()

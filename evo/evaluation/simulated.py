@@ -30,6 +30,7 @@ from evo.records import (
     TrustLevel,
     content_id,
 )
+from evo.syntax import module_tree
 
 Features = tuple[tuple[str, KnobValue], ...]
 """Names with values, sorted by name; neighbours in this order (as a ring) interact."""
@@ -263,7 +264,7 @@ def read_structure(source: str) -> dict[str, KnobValue]:
         ValueError: The source does not parse.
     """
     try:
-        tree = ast.parse(source)
+        tree = module_tree(source)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"the module does not parse: {error}") from error
     found: dict[str, KnobValue] = {name: len(pattern.findall(source)) for name, pattern in _STRUCTURE.items()}

@@ -19,6 +19,7 @@ from evo.search.archive import START
 from evo.search.bandit import Arm, Bandit, reward
 from evo.search.chains import LINK, sequence
 from evo.search.settings import SearchSettings
+from evo.syntax import module_tree
 from population_store.base import EvaluationEntry, OutcomeEntry, PopulationStore, Purpose
 from population_store.opening import open_store
 
@@ -213,7 +214,7 @@ class _Reading:
 def kind_of(text: str) -> str:
     """The kernel kind that the text of a task file gives; ``other`` where it gives none as a literal."""
     try:
-        tree = ast.parse(text)
+        tree = module_tree(text)
     except (SyntaxError, ValueError):  # the text of a task that is no file
         return "other"
     for node in ast.walk(tree):

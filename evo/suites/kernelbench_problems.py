@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from evo.errors import TaskError
 from evo.suites.recorded_inputs import Recorder
+from evo.syntax import expression_tree, module_tree
 from evo.tasks.base import Argument, Case, Task, TensorSpec, Tolerance
 
 ENTRY = "forward"
@@ -230,7 +231,7 @@ class Constant:
 
     def give(self, value: object) -> None:
         """Assigns another value."""
-        made = ast.copy_location(ast.parse(repr(value), mode="eval").body, self.value)
+        made = ast.copy_location(expression_tree(repr(value)), self.value)
         if self.place is None:
             self.node.value = made
         else:
@@ -265,7 +266,7 @@ def make_model(module: Mapping[str, Any]) -> torch.nn.Module:
 def run_problem(path: Path, constants: Constants) -> dict[str, Any]:
     """The names a problem file defines, some of its constants replaced."""
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = module_tree(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, UnicodeDecodeError) as error:
         raise TaskError(
             str(path), given=f"{type(error).__name__}: {error}", action="give a problem file of KernelBench"

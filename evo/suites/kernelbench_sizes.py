@@ -9,6 +9,7 @@ from pathlib import Path
 
 from evo.errors import TaskError
 from evo.suites.kernelbench_problems import Constants, Problem, constants_of, read_problem
+from evo.syntax import module_tree
 from evo.tasks.base import TensorSpec
 
 ELEMENTS = 200_000
@@ -25,7 +26,7 @@ def reduced(path: Path, elements: int = ELEMENTS) -> tuple[Problem, Constants]:
     Raises:
         TaskError: None of them, or the problem cannot be read; says what the last one failed with.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = module_tree(path.read_text(encoding="utf-8"))
     constants: dict[str, int] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for name, constant in constants_of(tree).items():

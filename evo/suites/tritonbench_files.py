@@ -6,7 +6,6 @@ notes each call with its arguments.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from evo.errors import TaskError, WorkerDied
 from evo.suites.recording import Recording
+from evo.syntax import module_tree
 from evo.tasks.base import Argument, Case, Task, TensorSpec
 
 SEPARATOR = "#" * 146
@@ -86,8 +86,8 @@ def read_file(path: Path) -> SuiteFile:
         if len(places) != 1:
             raise TaskError(str(path), given=f"{len(places)} lines of 146 #", allowed="one, between kernels and test")
         kernels, test = ("\n".join(part) + "\n" for part in (lines[: places[0]], lines[places[0] + 1 :]))
-        ast.parse(kernels)
-        ast.parse(test)
+        module_tree(kernels)
+        module_tree(test)
     except (OSError, SyntaxError, ValueError) as error:
         raise TaskError(str(path), given=f"{type(error).__name__}: {error}", action="both parts must be Python") from error
     return SuiteFile(path, kernels, test)

@@ -19,6 +19,7 @@ import torch
 from evo.errors import TaskError
 from evo.knobs import read_knobs
 from evo.records import content_id
+from evo.syntax import module_tree
 from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec, Tolerance
 from evo.tasks.inputs import Inputs, make_inputs, to_float64
 from evo.tasks.names import builtin_tasks, check_reference, is_path, task_modules
@@ -135,7 +136,7 @@ def _import_dotted(reference: str) -> ModuleType:
 def _check_kernel(task: Task, name: str, source: str) -> None:
     where = f"{_where(task)}: starting kernel {name}"
     try:
-        tree = ast.parse(source)
+        tree = module_tree(source)
         read_knobs(source)
     except (SyntaxError, ValueError) as error:
         raise TaskError(where, given=_line(error), action="mend the kernel module") from error

@@ -6,6 +6,7 @@ import ast
 import inspect
 from pathlib import Path
 
+from evo.syntax import module_tree
 from evo.tasks.base import Argument, Case, Task, TensorSpec
 from evo.tasks.draws import Variation
 
@@ -50,7 +51,7 @@ def reference_source(task: Task) -> str:
     if path is None:
         return own
     text = Path(path).read_text(encoding="utf-8-sig")
-    body = ast.parse(text).body
+    body = module_tree(text).body
     wanted, nodes = {task.reference.__name__}, set[int]()
     grew = True
     while grew:

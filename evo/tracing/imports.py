@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 
+from evo.syntax import module_tree
+
 ALLOWED_IMPORTS = frozenset(
     {
         "__future__", "math", "typing", "torch", "torch.nn", "torch.nn.functional", "triton", "triton.language",
@@ -18,7 +20,7 @@ ALLOWED_IMPORTS = frozenset(
 def foreign_imports(source: str) -> tuple[str, ...]:
     """Names of modules that a kernel module imports and has no business with, sorted; none where it does not parse (lint says so)."""
     try:
-        tree = ast.parse(source)
+        tree = module_tree(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
     found: set[str] = set()

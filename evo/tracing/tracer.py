@@ -12,6 +12,7 @@ from typing import Any
 from evo.errors import PlanError, WorkerDied
 from evo.knobs import read_knobs
 from evo.records import Configuration, Failure, Stage, Status
+from evo.syntax import module_tree
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tracing.plan import Launch, LaunchPlan, Operator
 from evo.tracing.sandbox import ForkServer, Limits
@@ -37,7 +38,7 @@ def lint(source: str, entry: str) -> Failure | None:
             "size",
         )
     try:
-        tree = ast.parse(source)
+        tree = module_tree(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _failure(Status.REJECTED, Stage.LINT, f"the module does not parse: {error}", f"syntax:{type(error).__name__}")
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}

@@ -8,15 +8,17 @@ from typing import Any
 
 from triton.runtime.interpreter import InterpretedFunction
 
+from evo.syntax import module_tree
+
 MARK = "__reached__"
 
 
 def marked(source: str) -> ast.Module:
     """A module whose functions, but not its kernels, put their names into a set `MARK` when they are called."""
-    tree = ast.parse(source)
+    tree = module_tree(source)
     for name, function in _functions(tree):
         if not _is_kernel(function):
-            note = ast.parse(f"{MARK}.add({name!r})").body[0]
+            note = module_tree(f"{MARK}.add({name!r})").body[0]
             at = 1 if ast.get_docstring(function) is not None else 0
             function.body.insert(at, ast.copy_location(note, function.body[0]))
     return ast.fix_missing_locations(tree)
@@ -52,7 +54,7 @@ def functions_of(source: str) -> frozenset[str]:
 
 
 def _texts(source: str) -> dict[str, tuple[str, bool]]:
-    return {name: (ast.dump(function), _is_kernel(function)) for name, function in _functions(ast.parse(source))}
+    return {name: (ast.dump(function), _is_kernel(function)) for name, function in _functions(module_tree(source))}
 
 
 def _functions(tree: ast.Module) -> list[tuple[str, ast.FunctionDef]]:

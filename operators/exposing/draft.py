@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from evo.knobs import MAX_HINTS, MAX_KNOBS, read_knobs
 from evo.records import KnobValue
+from evo.syntax import module_tree
 from operators.edits import unused
 from operators.exposing.reading import ModuleText
 from operators.source import NotApplicableError
@@ -165,7 +166,7 @@ class Draft:
 
 
 def _assignment(text: str, name: str) -> tuple[ModuleText, ast.expr] | None:
-    tree = ast.parse(text)
+    tree = module_tree(text)
     for node in tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         if any(isinstance(item, ast.Name) and item.id == name for item in targets):
@@ -209,7 +210,7 @@ def _with_hints(text: str, hints: Sequence[Mapping[str, KnobValue]]) -> str:
 
 def _with_line(text: str, line: str, behind: str) -> str:
     """A statement at module level: behind an assignment, else behind the imports at its head."""
-    tree = ast.parse(text)
+    tree = module_tree(text)
     module = ModuleText(text, tree)
     after = next((node for node in tree.body if behind and _assigns(node, behind)), None)
     blank = after is None

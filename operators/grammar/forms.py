@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 
 from evo.records import content_id
+from evo.syntax import module_tree
 from operators.grammar.gbnf import gbnf
 from operators.grammar.lark import lark
 from operators.grammar.namespace import language_names
@@ -120,7 +121,7 @@ def skeleton_reply(source: str, *, strict: bool = True) -> Grammar | None:
 def _bodies(source: str) -> list[tuple[int, int, int]]:
     """Lines [first, last) and level of each kernel's body."""
     try:
-        tree = ast.parse(source.strip("\n"))
+        tree = module_tree(source.strip("\n"))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     found = []

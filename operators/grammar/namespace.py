@@ -7,6 +7,8 @@ import functools
 import importlib.util
 from pathlib import Path
 
+from evo.syntax import module_tree
+
 
 @functools.cache
 def language_names() -> tuple[str, ...]:
@@ -16,7 +18,7 @@ def language_names() -> tuple[str, ...]:
         return ()
     folder = Path(spec.origin).with_name("language")
     try:
-        tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+        tree = module_tree((folder / "__init__.py").read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
         return ()
     names: set[str] = set()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from evo.syntax import expression_tree, module_tree
 from operators.inducing.functions import renamed
 from operators.source import NotApplicableError
 
@@ -34,7 +35,7 @@ class Wrapper:
 
     def names(self) -> set[str]:
         """All that it reads."""
-        trees = [ast.parse(text) for text in (*self.lines, *self.results)]
+        trees = [module_tree(text) for text in (*self.lines, *self.results)]
         return {node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
@@ -149,7 +150,7 @@ class _Expressions(ast.NodeTransformer):
 def _is_contiguous(size: str, stride: str) -> bool:
     """Whether strides are those of a contiguous tensor, tried with a number for each name."""
     names = sorted(
-        {node.id for node in ast.walk(ast.parse(f"({size}, {stride})")) if isinstance(node, ast.Name)} - {"max", "min"}
+        {node.id for node in ast.walk(module_tree(f"({size}, {stride})")) if isinstance(node, ast.Name)} - {"max", "min"}
     )
     values = {name: 7 + 4 * place for place, name in enumerate(names)}
     try:
@@ -164,4 +165,4 @@ def _is_contiguous(size: str, stride: str) -> bool:
 
 
 def _expression(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+    return expression_tree(text)

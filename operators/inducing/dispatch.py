@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evo.syntax import expression_tree
+
 
 def conditions(form: Mapping[str, Any], arguments: Sequence[str]) -> str:
     """When a form applies: dtypes, dimensions, sizes that are constants or equal, plain values, and what the compiler assumed."""
@@ -38,7 +40,7 @@ def conditions(form: Mapping[str, Any], arguments: Sequence[str]) -> str:
 
 def nested(structure: object, results: Sequence[str]) -> str:
     """The outputs as an expression: a result twice is returned twice, in separate memory."""
-    return ast.unparse(ast.parse(_nested(structure, _separate(results)), mode="eval"))
+    return ast.unparse(expression_tree(_nested(structure, _separate(results))))
 
 
 def _separate(results: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 
+from evo.syntax import expression_tree, module_tree
 from operators.inducing.plain_math import PLAIN
 
 SAME = {
@@ -28,7 +29,7 @@ class Functions(ast.NodeTransformer):
     """
 
     def __init__(self, library: str) -> None:
-        tree = ast.parse(library)
+        tree = module_tree(library)
         self._library = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
         self.definitions: dict[str, str] = {}
         self.device_library = False
@@ -76,7 +77,7 @@ class Functions(ast.NodeTransformer):
         """A function of Inductor's own, taken over with what it calls."""
         ours = f"{name}_"
         if ours not in self.definitions and name in self._library:
-            node = ast.parse(ast.unparse(self._library[name])).body[0]
+            node = module_tree(ast.unparse(self._library[name])).body[0]
             assert isinstance(node, ast.FunctionDef)
             node.name = ours
             node.decorator_list = []
@@ -114,4 +115,4 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _parsed(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+    return expression_tree(text)

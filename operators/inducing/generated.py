@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from evo.syntax import module_tree
 from operators.source import NotApplicableError
 
 
@@ -42,7 +43,7 @@ def read_generated(code: str) -> Generated:
     Raises:
         NotApplicableError: It has another form than is known.
     """
-    tree = ast.parse(code)
+    tree = module_tree(code)
     kernels = {}
     call = None
     for node in ast.walk(tree):
@@ -68,7 +69,7 @@ def _flat(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _kernel(name: str, source: str) -> GeneratedKernel:
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in module_tree(source).body if isinstance(node, ast.FunctionDef)]
     kernel = next((node for node in functions if node.name == name), None)
     if kernel is None:
         raise NotApplicableError(f"the source of kernel {name} does not define it")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from evo.syntax import expression_tree
 from operators.inducing.generated import GeneratedKernel
 from operators.inducing.tidying import PREFIXES
 from operators.source import NotApplicableError
@@ -75,7 +76,7 @@ def launchable(
     blocks = [*constexprs, *tiles]
     kept_arguments: list[ast.arg] = [plain[index] for index in kept]
     for block in blocks:
-        kept_arguments.append(ast.arg(block, ast.parse("tl.constexpr", mode="eval").body))
+        kept_arguments.append(ast.arg(block, expression_tree("tl.constexpr")))
     kernel.node.args.args = kept_arguments
     kernel.node.name = name
     tabled = [_translated(item) for item in configurations] or [{}]
@@ -197,7 +198,7 @@ def grid_text(kernel: Launchable, given: Mapping[str, str], fixed_grid: Sequence
 
 def _outside(text: str, given: Mapping[str, str]) -> str:
     """An expression of a kernel's body as its launch writes it."""
-    tree = _Outside(given).visit(ast.parse(text, mode="eval"))
+    tree = _Outside(given).visit(expression_tree(text))
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     if "tl" in names:
         raise NotApplicableError(f"the size {text} of a template is computed in its kernel")
@@ -214,7 +215,7 @@ class _Outside(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.parse(self._given.get(node.id, node.id), mode="eval").body
+        return expression_tree(self._given.get(node.id, node.id))
 
 
 def readable(name: str) -> str:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 
+from evo.syntax import expression_tree
 from operators.inducing.functions import renamed
 
 PREFIXES = {
@@ -114,7 +115,7 @@ class _Batch(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         if ast.unparse(node) == "idx_q < BATCH":
-            node.left = ast.parse("tl.full([1, 1], idx_q, INDEX_DTYPE)", mode="eval").body
+            node.left = expression_tree("tl.full([1, 1], idx_q, INDEX_DTYPE)")
         return node
 
 
@@ -130,7 +131,7 @@ class _Cast(ast.NodeTransformer):
             return node
         names = {item.id for item in ast.walk(node.func.value) if isinstance(item, ast.Name)}
         if names and names <= self._sizes:
-            return ast.Call(ast.parse("tl.cast", mode="eval").body, [node.func.value, *node.args], [])
+            return ast.Call(expression_tree("tl.cast"), [node.func.value, *node.args], [])
         return node
 
 
@@ -142,7 +143,7 @@ def _constants(kernel: ast.FunctionDef) -> None:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 match = re.fullmatch(r"tl\.full\(\[[1, ]*\], (-?\d+\.\d*(e[-+]?\d+)?), tl\.float32\)", ast.unparse(node.value))
                 if match:
-                    found[node.targets[0].id] = ast.parse(match[1], mode="eval").body
+                    found[node.targets[0].id] = expression_tree(match[1])
     uses = Counter(node.id for node in ast.walk(kernel) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
     fitting: Counter[str] = Counter()
     for item in ast.walk(kernel):

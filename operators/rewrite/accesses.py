@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 import libcst.matchers as m
 
+from evo.syntax import expression_tree, module_tree
 from operators.source import Kernel, NotApplicableError, Source, code, find
 
 
@@ -31,12 +32,12 @@ def tree_of(node: cst.CSTNode) -> ast.Module:
     if isinstance(node, cst.BaseExpression):
         return ast.Module([ast.Expr(expression_of(node))], [])
     text = code(node)
-    return ast.parse("if True:" + text if isinstance(node, cst.IndentedBlock) else text.strip())
+    return module_tree("if True:" + text if isinstance(node, cst.IndentedBlock) else text.strip())
 
 
 def expression_of(node: cst.CSTNode) -> ast.expr:
     """An expression, to analyse; it may be part of one that spans several lines."""
-    return ast.parse(f"({code(node).strip()}\n)", mode="eval").body
+    return expression_tree(f"({code(node).strip()}\n)")
 
 
 def reads(node: cst.CSTNode) -> frozenset[str]:

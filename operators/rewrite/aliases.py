@@ -8,6 +8,7 @@ from collections.abc import Set
 
 import libcst as cst
 
+from evo.syntax import expression_tree
 from operators.rewrite.accesses import tree_of
 from operators.rewrite.guards import Definitions
 from operators.source import Kernel, Launch, Source, code
@@ -36,7 +37,7 @@ class Aliases:
 
     def root(self, text: str) -> str:
         """One name for all that may share memory with the expression."""
-        names = [node.id for node in ast.walk(ast.parse(f"({text.strip()}\n)", mode="eval")) if isinstance(node, ast.Name)]
+        names = [node.id for node in ast.walk(expression_tree(f"({text.strip()}\n)")) if isinstance(node, ast.Name)]
         name = names[0] if names else text
         while name in self._root and self._root[name] != name:
             name = self._root[name]
@@ -77,7 +78,7 @@ class _Resolver(ast.NodeTransformer):
             result: ast.expr = self.visit(copy.deepcopy(value))
             return result
         if node.id in self._kernel.parameters:
-            return ast.parse(f"({self._launch.text(node.id).strip()}\n)", mode="eval").body
+            return expression_tree(f"({self._launch.text(node.id).strip()}\n)")
         return node
 
 

@@ -12,6 +12,7 @@ import libcst as cst
 import numpy as np
 
 from evo.records import NoProposal, Proposal
+from evo.syntax import module_tree
 from operators.base import Context, Operator, OperatorKind, Parent
 from operators.source import NotApplicableError, Source, check, read_source
 
@@ -66,7 +67,7 @@ class Rewrite(Operator):
                 try:
                     child = sites[index].apply().code
                     check(child)
-                    if ast.dump(ast.parse(child)) != ast.dump(ast.parse(text)):
+                    if ast.dump(module_tree(child)) != ast.dump(module_tree(text)):
                         return Proposal(child, sites[index].strategy)
                 except NotApplicableError as error:
                     reasons.append(str(error))

@@ -7,6 +7,7 @@ import ast
 import libcst as cst
 import libcst.matchers as m
 
+from evo.syntax import expression_tree
 from operators.rewrite.guards import Guard
 from operators.source import Kernel, Launch, code, find
 
@@ -22,10 +23,10 @@ def covers_exactly(launch: Launch, kernel: Kernel, guard: Guard) -> bool:
 
 
 def _plain(text: str) -> str:
-    return ast.unparse(ast.parse(text.strip(), mode="eval"))
+    return ast.unparse(expression_tree(text.strip()))
 
 
 def operand(text: str) -> str:
     """An expression that can stand beside an operator."""
-    node = ast.parse(text, mode="eval").body
+    node = expression_tree(text)
     return text if isinstance(node, ast.Name | ast.Attribute | ast.Subscript | ast.Call | ast.Constant) else f"({text})"

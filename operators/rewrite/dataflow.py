@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from evo.syntax import module_tree
 from operators.source import NotApplicableError, argument, called, code
 
 NEUTRAL = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
@@ -63,7 +64,7 @@ class Line:
 
 def line(node: Any) -> Line:
     """Reads one statement; raises NotApplicableError where its effect cannot be followed."""
-    tree = ast.parse(code(node).strip()).body
+    tree = module_tree(code(node).strip()).body
     if len(tree) != 1 or any(isinstance(n, ast.For | ast.While | ast.Return | ast.With) for n in ast.walk(tree[0])):
         raise NotApplicableError("the kernel has a loop, a return or several statements on a line")
     loads: set[str] = set()

@@ -10,6 +10,7 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
+from evo.syntax import expression_tree
 from operators.edits import edited, unused, with_argument, with_parameter
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.covering import covers_exactly, operand
@@ -101,7 +102,7 @@ class _Paths(cst.CSTTransformer):
         edits: list[tuple[cst.CSTNode, Any]] = []
         for call in find(line, cst.Call, access):
             mask = next((a for a in call.args if a.keyword is not None and a.keyword.value == "mask"), None)
-            rest = None if mask is None else self._rest(ast.parse(code(mask.value).strip(), mode="eval").body)
+            rest = None if mask is None else self._rest(expression_tree(code(mask.value).strip()))
             if rest is not None:
                 edits.append((call, lambda node, rest=rest: _with_mask(node, rest)))
         return edited(line, edits) if edits else None

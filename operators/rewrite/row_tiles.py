@@ -9,6 +9,7 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
+from evo.syntax import expression_tree
 from operators.edits import edited, instead, with_argument
 from operators.rewrite.dataflow import NEUTRAL, UNSPLITTABLE
 from operators.rewrite.guards import arange_block
@@ -89,7 +90,7 @@ class RowTile:
         return [*body[: place + 1], mask, *body[place + 1 :]]
 
     def _edit(self, call: cst.Call) -> Any:
-        tree = ast.parse(code(call).strip(), mode="eval").body
+        tree = expression_tree(code(call).strip())
         assert isinstance(tree, ast.Call)
         kind, names = called(tree), self._names
         if kind == "program_id" and ast.unparse(argument(tree, 0, "axis") or tree) == str(names.axis):
@@ -127,7 +128,7 @@ class RowTile:
         for line in self._kernel.node.body.body:
             assign = line.body[0] if isinstance(line, cst.SimpleStatementLine) else None
             if isinstance(assign, cst.Assign) and code(assign.targets[0].target) in inside:
-                value = ast.parse(code(assign.value).strip(), mode="eval").body
+                value = expression_tree(code(assign.value).strip())
                 if not self._depends(value) and called(value) not in ("zeros", "full"):
                     text = ast.unparse(value)
                     if "." not in text and "float" not in text:

@@ -10,6 +10,7 @@ from functools import partial
 import libcst as cst
 import libcst.matchers as m
 
+from evo.syntax import expression_tree, module_tree
 from operators.edits import edited, unused, with_argument, with_hints, with_knob, with_part
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.configurations import ConfigurationList, read_configurations, read_of
@@ -66,9 +67,9 @@ def _autotuner(kernel: Kernel) -> cst.Decorator | None:
 
 
 def _unfolded(source: Source, kernel: Kernel, decorator: cst.Decorator) -> cst.Module:
-    call = ast.parse(code(decorator.decorator).strip(), mode="eval").body
+    call = expression_tree(code(decorator.decorator).strip())
     assert isinstance(call, ast.Call)
-    configurations = read_configurations(ast.parse(source.module.code), call)
+    configurations = read_configurations(module_tree(source.module.code), call)
     launches = [launch for launch in source.launches if launch.kernel == kernel.name]
     if not launches:
         raise NotApplicableError(f"{kernel.name} has no launch with plain arguments")

@@ -10,6 +10,7 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
+from evo.syntax import module_tree
 from operators.edits import edited, instead, replaced, without_unused_knob
 from operators.rewrite.base import Rewrite, Site
 from operators.rewrite.guards import Cover, Guard, guards
@@ -70,7 +71,7 @@ def _unrolled(kernel: Kernel, guard: Guard) -> list[Any]:
         inner = [_at_zero(statement, start, moved, guard.block) for statement in node.body.body]
         inner[0] = inner[0].with_changes(leading_lines=[*node.leading_lines, *inner[0].leading_lines])
         result += inner
-    if any(isinstance(inner, ast.For) for inner in ast.walk(ast.parse(cst.Module(result).code))):
+    if any(isinstance(inner, ast.For) for inner in ast.walk(module_tree(cst.Module(result).code))):
         raise NotApplicableError(f"the loops of {kernel.name} do not all step over {guard.bound} by {guard.block}")
     return _without_repeats(result)
 
@@ -86,7 +87,7 @@ def _without_repeats(body: list[Any]) -> list[Any]:
     valid: dict[str, tuple[frozenset[str], bool]] = {}
     comments: list[cst.EmptyLine] = []
     for node in body:
-        tree = ast.parse(code(node).strip())
+        tree = module_tree(code(node).strip())
         names = [name for name in ast.walk(tree) if isinstance(name, ast.Name)]
         written = frozenset(name.id for name in names if isinstance(name.ctx, ast.Store))
         read = frozenset(name.id for name in names if isinstance(name.ctx, ast.Load))

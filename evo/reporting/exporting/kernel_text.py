@@ -11,6 +11,7 @@ from typing import Any
 from evo.records import CaseResult, Configuration, Evaluation, LatencyKind, TrustLevel
 from evo.reporting.exporting.ancestry import Ancestor
 from evo.reporting.exporting.literals import WIDTH, literal
+from evo.syntax import module_tree
 from population_store.base import RunHeader
 
 HOSTED_TEXT = (
@@ -108,7 +109,7 @@ def _commented(line: str) -> str:
 def with_configuration(source: str, configuration: Configuration) -> str:
     """The source with the literal of CONFIG replaced; everything else stays as it is, character by character."""
     values = {key: value for key, value in configuration.items() if not key.startswith("autotune:")}
-    node = _config_node(ast.parse(source))
+    node = _config_node(module_tree(source))
     if node is None or not values:
         return source
     present = ast.literal_eval(node)

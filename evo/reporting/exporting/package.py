@@ -21,6 +21,7 @@ from evo.reporting.exporting.kernel_text import kind_text
 from evo.reporting.exporting.launches import Recorded
 from evo.reporting.exporting.literals import literal
 from evo.reporting.exporting.selection import Member
+from evo.syntax import module_tree
 from evo.tasks.base import Case, Task, TensorSpec
 from evo.tasks.text import reference_source
 from evo.tracing.tracer import spec_json
@@ -83,7 +84,7 @@ def reference_text(task: Task) -> str:
         name = task.reference.__name__
     except (OSError, TypeError, AttributeError) as error:
         raise InputError(where, given="no source of its own", allowed="a function defined in the task file") from error
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(module_tree(source)):
         imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             imported = ["." * node.level + str(node.module or "")]

@@ -17,12 +17,12 @@ _ATTEMPTS = 10
 
 
 def module_tree(text: str) -> ast.Module:
-    """The tree of a whole module; SyntaxError (or ValueError for a null character), RecursionError, MemoryError as `ast.parse` raises them."""
+    """The tree of a whole module. Raises what `ast.parse` does: SyntaxError (ValueError for a null character), RecursionError."""
     return cast("ast.Module", _parsed(text, "exec"))
 
 
 def expression_tree(text: str) -> ast.expr:
-    """The tree of one expression; errors as in `module_tree`."""
+    """The tree of one expression; raises as `module_tree` does."""
     return cast("ast.Expression", _parsed(text, "eval")).body
 
 

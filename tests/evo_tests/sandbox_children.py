@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ def environment(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def hang(request: dict[str, Any]) -> dict[str, Any]:
-    time.sleep(60)
+    time.sleep(600)
     return {}
 
 
@@ -40,24 +42,30 @@ def talk(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def leave_a_process(request: dict[str, Any]) -> dict[str, Any]:
+    """Answers once somebody has sent the process SIGUSR1."""
+    seen = mmap.mmap(-1, 1)
     if os.fork() == 0:
-        _linger(request["comm"])
-    time.sleep(request["for_s"])
+        _linger(request["comm"], seen)
+    while not seen[0]:
+        time.sleep(0.01)
     return {}
 
 
 def leave_a_daemon(request: dict[str, Any]) -> dict[str, Any]:
     """One that left its process group and has no parent of ours any more."""
+    seen = mmap.mmap(-1, 1)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            _linger(request["comm"])
+            _linger(request["comm"], seen)
         os._exit(0)
-    time.sleep(request["for_s"])
+    while not seen[0]:
+        time.sleep(0.01)
     return {}
 
 
-def _linger(name: str) -> None:
+def _linger(name: str, seen: mmap.mmap) -> None:
+    signal.signal(signal.SIGUSR1, lambda number, frame: seen.write_byte(1))
     ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME: how the test finds it
     time.sleep(60)
     os._exit(0)
@@ -72,8 +80,6 @@ def allocate(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_file(request: dict[str, Any]) -> dict[str, Any]:
-    import signal
-
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         Path("big").write_bytes(b"x" * request["nbytes"])

@@ -184,7 +184,7 @@ class Slow(Device):
     """Takes longer to start than any run may take."""
 
     def __init__(self) -> None:
-        time.sleep(1.5)
+        time.sleep(2.0)
         super().__init__()
 
 

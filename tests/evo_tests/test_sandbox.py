@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from evo.errors import WorkerDied
 from evo.tracing.places import needed
 from evo.tracing.privileges import CAP_DAC_READ_SEARCH, NOBODY, others_can_reach
 from evo.tracing.sandbox import ForkServer, Limits, abilities, search_path
+from tests.evo_tests.running_processes import descendants, wait_until
 
 LIMITS = Limits(memory_bytes=1 << 30, cpu_s=20, file_bytes=1 << 20, max_reply_bytes=1 << 20)
 
@@ -34,7 +36,7 @@ def server() -> Iterator[ForkServer]:
     del os.environ["CANARY_API_KEY"]
 
 
-def call(server: ForkServer, name: str, deadline_s: float = 10, **request: object) -> dict[str, object]:
+def call(server: ForkServer, name: str, deadline_s: float = 60, **request: object) -> dict[str, object]:
     return server.call(f"tests.evo_tests.sandbox_children:{name}", request, deadline_s=deadline_s)
 
 
@@ -50,7 +52,7 @@ def test_a_hang_ends_at_the_deadline_and_the_server_lives_on(server: ForkServer)
     started = time.monotonic()
     with pytest.raises(WorkerDied, match="deadline"):
         call(server, "hang", deadline_s=0.5)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60, "it would hang for ten minutes"
     assert call(server, "echo", text="next") == {"text": "next"}
 
 
@@ -81,18 +83,24 @@ def named(name: str) -> list[str]:
     return found
 
 
+def seen(name: str) -> list[int]:
+    """Processes of that name, once there is one."""
+    found: list[int] = []
+    wait_until(lambda: bool(found.extend(map(int, named(name))) or found), f"process {name}", 60)
+    return found
+
+
 @pytest.mark.parametrize("function", ["leave_a_process", "leave_a_daemon"])
-@pytest.mark.parametrize("for_s", [0.7, 60.0])
-def test_what_a_child_starts_dies_with_it(server: ForkServer, function: str, for_s: float) -> None:
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_a_child_starts_dies_with_it(server: ForkServer, function: str, answers: bool) -> None:
     """Be it that the child answers or that it is killed."""
     name = f"stray-{secrets.token_hex(4)}"
     with ThreadPoolExecutor(1) as thread:
-        call_ = thread.submit(call, server, function, deadline_s=1.5, comm=name, for_s=for_s)
-        deadline = time.monotonic() + 5
-        while not named(name) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert named(name)
-        assert isinstance(call_.exception(), WorkerDied if for_s > 1 else type(None))
+        call_ = thread.submit(call, server, function, deadline_s=60 if answers else 2, comm=name)
+        (stray,) = seen(name)
+        if answers:
+            os.kill(stray, signal.SIGUSR1)
+        assert isinstance(call_.exception(), type(None) if answers else WorkerDied)
     assert not named(name)
 
 
@@ -110,10 +118,7 @@ def test_nothing_is_left_of_a_caller_that_was_killed() -> None:
             assert caller.stdout.readline() == b"ready\n"
             assert len(list(Path(folder).iterdir())) == 1
             caller.kill()
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and list(Path(folder).iterdir()):
-            time.sleep(0.05)
-        assert not list(Path(folder).iterdir())
+        wait_until(lambda: not list(Path(folder).iterdir()), "end of its files", 60)
 
 
 def test_memory_and_files_are_limited(server: ForkServer) -> None:
@@ -132,7 +137,7 @@ def test_cpu_seconds_are_limited() -> None:
     server = ForkServer("test", Limits(cpu_s=1))
     try:
         with pytest.raises(WorkerDied, match="signal 9"):
-            call(server, "spin", deadline_s=30)
+            call(server, "spin", deadline_s=120)
     finally:
         server.close()
 
@@ -144,32 +149,18 @@ def tight() -> Iterator[ForkServer]:
     server.close()
 
 
-def descendants(ancestor: int) -> int:
-    """Processes below one; other tests may start some of their own meanwhile."""
-    parents: dict[int, int] = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            parents[int(place.name)] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-    found, layer = 0, {ancestor}
-    while layer := {child for child, parent in parents.items() if parent in layer}:
-        found += len(layer)
-    return found
-
-
 def test_a_fork_bomb_is_bounded_and_ends_at_the_deadline(tight: ForkServer) -> None:
     tight.start()
     assert tight._process is not None
     with ThreadPoolExecutor(1) as thread:
-        call_ = thread.submit(call, tight, "bomb", deadline_s=1.5)
+        call_ = thread.submit(call, tight, "bomb", deadline_s=2)
         most = 0
         while not call_.done():
-            most = max(most, descendants(tight._process.pid))
+            most = max(most, len(descendants(tight._process.pid)))
             time.sleep(0.05)
         assert isinstance(call_.exception(), WorkerDied)
     assert 20 < most < 150
-    started = time.monotonic()
     assert call(tight, "echo", text="next") == {"text": "next"}
-    assert time.monotonic() - started < 5
 
 
 def test_memory_of_several_processes_is_limited_together(tight: ForkServer) -> None:
@@ -185,11 +176,14 @@ def test_processes_of_others_do_not_count(tight: ForkServer) -> None:
     other = ForkServer("test", Limits(cpu_s=20, processes=100))
     try:
         with ThreadPoolExecutor(1) as thread:
-            bomb = thread.submit(call, other, "bomb", deadline_s=1.5)
-            time.sleep(0.7)
-            assert not bomb.done()
+            bomb = thread.submit(call, other, "bomb", deadline_s=60)
+            wait_until(
+                lambda: other._process is not None and len(descendants(other._process.pid)) >= 90, "a bomb of its limit", 50
+            )
             with pytest.raises(WorkerDied, match="memory"):  # and not: no process could be started
                 call(tight, "grow", processes=4, nbytes=100 << 20)
+            assert not bomb.done()
+            other.close()
     finally:
         other.close()
 
@@ -312,28 +306,22 @@ os.wait()
 """
 
 
-def test_nothing_is_left_of_a_server_that_was_closed_or_killed() -> None:
-    for end in (ForkServer.close, _kill_guard):
-        server = ForkServer("test", LIMITS)
-        name = f"stray-{secrets.token_hex(4)}"
-        with ThreadPoolExecutor(1) as thread:
-            call_ = thread.submit(call, server, "leave_a_daemon", deadline_s=30, comm=name, for_s=60.0)
-            deadline = time.monotonic() + 5
-            while not named(name) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            assert named(name)
-            end(server)
-            assert isinstance(call_.exception(), WorkerDied)
-        deadline = time.monotonic() + 5
-        while named(name) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not named(name)
-        server.close()
-
-
 def _kill_guard(server: ForkServer) -> None:
     assert server._process is not None
     server._process.kill()
+
+
+@pytest.mark.parametrize("end", [ForkServer.close, _kill_guard])
+def test_nothing_is_left_of_a_server_that_was_closed_or_killed(end: Callable[[ForkServer], None]) -> None:
+    server = ForkServer("test", LIMITS)
+    name = f"stray-{secrets.token_hex(4)}"
+    with ThreadPoolExecutor(1) as thread:
+        call_ = thread.submit(call, server, "leave_a_daemon", deadline_s=90, comm=name)
+        seen(name)
+        end(server)
+        assert isinstance(call_.exception(), WorkerDied)
+    wait_until(lambda: not named(name), "end of the daemon", 50)  # it would end by itself after 60 seconds
+    server.close()
 
 
 def test_the_network_leads_nowhere(server: ForkServer) -> None:

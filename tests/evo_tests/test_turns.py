@@ -10,6 +10,7 @@ import pytest
 
 from evo.evaluation.stages import StageClock
 from evo.evaluation.turns import Sharing
+from tests.evo_tests.running_processes import wait_until
 
 
 def test_checks_run_side_by_side_and_timing_alone() -> None:
@@ -33,23 +34,34 @@ def test_checks_run_side_by_side_and_timing_alone() -> None:
 
 
 def test_who_waits_to_be_alone_is_not_kept_waiting_by_newcomers() -> None:
-    sharing, stop = Sharing(), threading.Event()
+    sharing, leave, order = Sharing(), threading.Event(), list[str]()
 
-    def share() -> None:
-        while not stop.is_set():
-            with sharing.shared():
-                time.sleep(0.005)
+    def first() -> None:
+        with sharing.shared():
+            inside.set()
+            leave.wait(60)
 
-    threads = [threading.Thread(target=share) for _ in range(4)]
-    for thread in threads:
+    def alone() -> None:
+        with sharing.alone():
+            order.append("alone")
+
+    def newcomer() -> None:
+        with sharing.shared():
+            order.append("newcomer")
+
+    inside = threading.Event()
+    threads = [threading.Thread(target=function) for function in (first, alone, newcomer, newcomer)]
+    threads[0].start()
+    assert inside.wait(60)
+    threads[1].start()
+    wait_until(lambda: bool(sharing._waiting), "one who waits to be alone", 60)
+    for thread in threads[2:]:
         thread.start()
-    started = time.monotonic()
-    with sharing.alone():
-        waited = time.monotonic() - started
-    stop.set()
+    time.sleep(0.05)  # time for newcomers to do what they must not
+    leave.set()
     for thread in threads:
         thread.join()
-    assert waited < 1
+    assert order == ["alone", "newcomer", "newcomer"]
 
 
 def test_who_is_alone_may_ask_again() -> None:
@@ -57,7 +69,7 @@ def test_who_is_alone_may_ask_again() -> None:
     with sharing.alone(), sharing.shared(), sharing.alone():
         pass
     with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(lambda: sharing.alone().__enter__()).result(timeout=5) is None
+        assert threads.submit(lambda: sharing.alone().__enter__()).result(timeout=60) is None
 
 
 class Hand:
@@ -78,14 +90,14 @@ def test_device_seconds_are_divided_among_who_had_the_device() -> None:
     def other() -> None:
         with clock.device():
             entered.set()
-            leave.wait(5)
+            leave.wait(60)
         mine.append(clock.my_device_s)
 
     with clock.device():
         hand.now = 2.0
         thread = threading.Thread(target=other)
         thread.start()
-        entered.wait(5)
+        assert entered.wait(60)
         hand.now = 6.0
     leave.set()
     thread.join()

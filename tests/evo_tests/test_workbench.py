@@ -136,7 +136,7 @@ def test_closing_ends_who_waits() -> None:
     bench.close()
     bench.close()
     with pytest.raises(CancelledError):
-        futures[0].result(timeout=5)
+        futures[0].result(timeout=60)
     with pytest.raises(RuntimeError, match="closed"):
         bench.prepare(jobs(GOOD))
 
@@ -149,6 +149,6 @@ def test_a_plan_that_comes_as_the_workbench_closes_is_cancelled_too() -> None:
         bench._binaries.close()  # the moment in the middle of `close`
         (future,) = bench.submit(jobs(GOOD, binaries=True)[:1])
         with pytest.raises(CancelledError):
-            future.result(timeout=5)
+            future.result(timeout=60)
     finally:
         bench.close()

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from evo.errors import SandboxError, WorkerDied
 from evo.tracing.sandbox import ForkServer, Limits
 from evo.tracing.zygote import Zygote
-from tests.evo_tests.running_processes import descendants, kill, titled
+from tests.evo_tests.running_processes import descendants, kill, titled, wait_until
 
 CHILDREN = "tests.evo_tests.sandbox_children"
 
@@ -113,7 +112,4 @@ def test_nothing_is_left_of_a_caller_that_was_killed() -> None:
             assert caller.stdout.readline() == b"ready\n"
             assert len(list(Path(folder).iterdir())) == 3
             caller.kill()
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and list(Path(folder).iterdir()):
-            time.sleep(0.05)
-        assert not list(Path(folder).iterdir())
+        wait_until(lambda: not list(Path(folder).iterdir()), "end of its files", 60)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from evo.errors import WorkerDied, WorkerNotReady, WorkerOutOfMemory
-from evo.evaluation.worker import Nursery, Worker
+from evo.evaluation.worker import READY, Nursery, Worker
 from evo.tracing.sandbox import search_path
 from tests.evo_tests.running_processes import alive, wait_until
 
@@ -46,8 +46,8 @@ def test_a_hanging_worker_is_ended_at_its_deadline_and_replaced(made: Callable[.
     started = time.monotonic()
     with pytest.raises(WorkerDied, match="deadline"):
         worker.call("refuse_to_end", deadline_s=0.2)
-    assert time.monotonic() - started < 2
-    wait_until(lambda: not alive([first]), "end of the hanging process", 5)
+    assert time.monotonic() - started < 60, "it would hang for ten minutes"
+    wait_until(lambda: not alive([first]), "end of the hanging process", 60)
     assert worker.call("pid", deadline_s=DEADLINE_S) != first
     assert worker.generation == 2
 
@@ -63,13 +63,15 @@ def test_a_worker_that_dies_says_so_and_is_replaced(made: Callable[..., Worker],
 def test_a_spare_takes_over_at_once(made: Callable[..., Worker]) -> None:
     worker = made("SlowToStart", spare=True)
     worker.call("pid", deadline_s=DEADLINE_S)
-    time.sleep(1.5)  # the spare makes itself ready meanwhile
+    spare = worker._spare
+    assert spare is not None
+    worker._ask(spare, (READY, ()), DEADLINE_S)
+    ready = time.monotonic()
     with pytest.raises(WorkerDied):
         worker.call("die", deadline_s=DEADLINE_S)
-    started = time.monotonic()
-    age_s = worker.call("age_s", deadline_s=DEADLINE_S)
-    assert time.monotonic() - started < 0.5, "a process made anew takes a second"
-    assert age_s > 0.2, "it waited with its context ready"
+    assert worker.call("pid", deadline_s=DEADLINE_S) == spare.pid
+    since_ready_s = time.monotonic() - ready
+    assert worker.call("age_s", deadline_s=DEADLINE_S) > since_ready_s, "it waited with its context ready"
     with pytest.raises(WorkerDied):
         worker.call("die", deadline_s=DEADLINE_S)
     assert worker.call("pid", deadline_s=DEADLINE_S), "the spare was replaced too"
@@ -83,7 +85,7 @@ def test_a_spare_that_died_while_it_waited_blames_nobody(made: Callable[..., Wor
     second = worker.call("pid", deadline_s=DEADLINE_S)
     assert worker._spare is not None
     os.kill(worker._spare.pid, 9)
-    wait_until(lambda: worker._spare is None or worker._spare.ended, "end of the spare", 5)
+    wait_until(lambda: worker._spare is None or worker._spare.ended, "end of the spare", 60)
     with pytest.raises(WorkerDied):
         worker.call("die", deadline_s=DEADLINE_S)
     assert worker.call("pid", deadline_s=DEADLINE_S) not in (first, second)
@@ -91,9 +93,9 @@ def test_a_spare_that_died_while_it_waited_blames_nobody(made: Callable[..., Wor
 
 def test_who_tells_where_it_is_gets_time_for_each_step(made: Callable[..., Worker]) -> None:
     worker = made()
-    assert worker.call("steps", 4, 0.4, deadline_s=1.0) == 4, "1.6 s in all, 0.4 s each"
+    assert worker.call("steps", 10, 0.25, deadline_s=2.0) == 10, "2.5 s in all, 0.25 s each"
     with pytest.raises(WorkerDied, match="deadline"):
-        worker.call("hang_at", "4096x4096", deadline_s=0.3)
+        worker.call("hang_at", "4096x4096", deadline_s=1.0)
     assert worker.told == "4096x4096"
 
 
@@ -103,7 +105,7 @@ def test_what_cannot_be_made_says_why(made: Callable[..., Worker]) -> None:
 
 
 def test_a_deadline_begins_when_a_process_is_ready(made: Callable[..., Worker]) -> None:
-    assert made("SlowToStart").call("pid", deadline_s=0.5)
+    assert made("SlowToStart").call("pid", deadline_s=0.9)
 
 
 @pytest.mark.parametrize("how", ["torch", "driver"])
@@ -121,7 +123,7 @@ def test_stopping_leaves_no_process(made: Callable[..., Worker]) -> None:
     pids.append(worker._spare.pid)
     worker.stop()
     worker.stop()
-    wait_until(lambda: not alive(pids), "end of both processes", 5)
+    wait_until(lambda: not alive(pids), "end of both processes", 60)
 
 
 def test_a_nursery_outlives_the_thread_that_made_it() -> None:
@@ -155,4 +157,4 @@ def test_a_nursery_ends_with_its_owner() -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=False)
     pids = [int(word) for word in ended.stdout.split()]
     assert len(pids) == 2, ended.stderr
-    wait_until(lambda: not alive(pids), "end of the nursery and its worker", 10)
+    wait_until(lambda: not alive(pids), "end of the nursery and its worker", 60)

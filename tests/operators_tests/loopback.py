@@ -52,6 +52,7 @@ class Loopback:
         batches: Requests in every batch that was created.
         created: Attempts to create a batch.
         authorizations: Credentials that came with all requests, empty where none did.
+        arrivals: When each request for a message or a batch came, by the monotonic clock.
         bills: What every message would be billed.
     """
 
@@ -79,6 +80,7 @@ class Loopback:
         self.batches: list[int] = []
         self.created = 0
         self.authorizations: list[str] = []
+        self.arrivals: list[float] = []
         self.bills: list[Bill] = []
         self.ready_from = time.monotonic() + loading_s
         self._server = _Server(("127.0.0.1", port), _handler(self))
@@ -108,12 +110,14 @@ class Loopback:
         """Notes a request and gives its answer and bill."""
         with self._lock:
             self.authorizations.append(authorization)
+            self.arrivals.append(time.monotonic())
             return self._take(body)
 
     def create(self, body: dict[str, Any], authorization: str) -> Answer | dict[str, Any]:
         """Notes a batch, decides what becomes of its requests, and gives what the endpoint says of it."""
         with self._lock:
             self.authorizations.append(authorization)
+            self.arrivals.append(time.monotonic())
             self.created += 1
             if self._creating:
                 return self._creating.pop(0)
@@ -250,6 +254,9 @@ def _handler(server: Loopback) -> type[BaseHTTPRequestHandler]:
 
         def _message(self, answer: Message, stream: Iterator[bytes]) -> None:
             server.stopping.wait(answer.delay_s)
+            if answer.cut == "before":
+                self.close_connection = True
+                return
             events = list(stream)
             half = len(events) // 2
             first, second = b"".join(events[:half]), b"".join(events[half:])

@@ -31,7 +31,8 @@ class Message:
         stop_reason: As the Messages API gives it.
         delay_s: Silence before the first byte.
         stall_s: Silence in the middle.
-        cut: ``end``: the stream ends in the middle; ``break``: the connection does. Neither gives a stop reason.
+        cut: ``end``: the stream ends in the middle; ``break``: the connection does; ``before``: it does before the first byte. None
+            gives a stop reason.
         billed: Whether the reply tells its usage, which some servers of the chat API do not.
         claims: Tokens that it says it has, whatever it has; 0 for those it has.
     """
@@ -40,7 +41,7 @@ class Message:
     stop_reason: str = "end_turn"
     delay_s: float = 0.0
     stall_s: float = 0.0
-    cut: Literal["", "end", "break"] = ""
+    cut: Literal["", "end", "break", "before"] = ""
     billed: bool = True
     claims: int = 0
 

@@ -17,6 +17,9 @@ from tests.operators_tests.anthropic_calls import GOOD, complete, model
 from tests.operators_tests.loopback import Answer, Failure, Loopback, Message, Raw, reply
 from tests.operators_tests.model_harness import quiet_environment
 
+PROMPTLY_S = 60.0
+"""Of what would else take many minutes, on a machine that is busy with other work."""
+
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -53,7 +56,7 @@ def test_retry_after_is_honoured() -> None:
 def test_lasting_trouble_costs_retries_plus_one_requests_and_nothing_else(status: int) -> None:
     error, server, ledger, seconds = fail([Failure(status, "api_error", headers={"retry-after": "0.05"})], max_retries=2)
     assert server.count == 3
-    assert seconds < 5
+    assert seconds < PROMPTLY_S
     assert str(status) in str(error)
     assert "requests sent: 3" in str(error)
     assert (error.exchange.stop_reason, error.exchange.reply, error.exchange.usage.dollars) == ("error", "", 0)
@@ -61,9 +64,9 @@ def test_lasting_trouble_costs_retries_plus_one_requests_and_nothing_else(status
 
 
 def test_an_endless_retry_after_is_bounded_by_the_timeout() -> None:
-    error, server, _, seconds = fail([Failure(429, "rate_limit_error", headers={"retry-after": "3600"})], timeout_s=0.5)
-    assert (server.count, seconds < 3) == (1, True)
-    assert "within 0.5 s" in str(error)
+    error, server, _, seconds = fail([Failure(429, "rate_limit_error", headers={"retry-after": "3600"})], timeout_s=1.0)
+    assert (server.count, seconds < PROMPTLY_S) == (1, True)
+    assert "within 1 s" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +88,8 @@ def test_no_more_money_ends_the_search_at_once(status: int, kind: str, code: str
 
 
 def test_what_was_paid_before_the_money_ended_is_recorded_first() -> None:
-    script: list[Answer] = [Message((GOOD,), delay_s=30), Failure(402, "billing_error")]
-    error, server, ledger, _ = fail(script, silence_s=0.8)
+    script: list[Answer] = [Message((GOOD,), cut="before"), Failure(402, "billing_error")]
+    error, server, ledger, _ = fail(script)
     assert server.count == 2
     assert "no longer bills" in str(error)
     assert ledger.spent == error.exchange.usage.dollars > 0
@@ -99,9 +102,9 @@ def test_a_refused_key_is_one_clear_failure_without_retry() -> None:
 
 
 def test_silence_is_bounded_and_counted_as_spent() -> None:
-    error, server, ledger, seconds = fail([Message((GOOD,), delay_s=30)], silence_s=0.8)
+    error, server, ledger, seconds = fail([Message((GOOD,), delay_s=600)], silence_s=0.8)
     assert server.count == 2
-    assert seconds < 5
+    assert seconds < PROMPTLY_S
     assert "silent" in str(error)
     # Nobody knows whether a request that got no answer is billed: both attempts count in full.
     assert ledger.spent == error.exchange.usage.dollars > 2 * 1_000 * 20 / 1e6
@@ -109,8 +112,8 @@ def test_silence_is_bounded_and_counted_as_spent() -> None:
 
 
 def test_a_stalled_stream_is_bounded() -> None:
-    error, server, ledger, seconds = fail([Message((GOOD,), stall_s=30)], timeout_s=0.6)
-    assert (server.count, seconds < 3) == (1, True)
+    error, server, ledger, seconds = fail([Message((GOOD,), stall_s=600)], timeout_s=1.2)
+    assert (server.count, seconds < PROMPTLY_S) == (1, True)
     assert error.exchange.usage.input_tokens > 0
     assert ledger.spent == error.exchange.usage.dollars > 0
 

@@ -21,7 +21,9 @@ from tests.operators_tests.model_harness import Endpoint, http_endpoint, quiet_e
 
 PROMPT = Prompt(("Rules.",), "Improve this kernel.", "hash", 1_000)
 GAP_S = 1.0
-"""Longest time for which others in the process may be kept waiting, on a busy machine."""
+"""Longest time for which others in the process may be kept waiting."""
+IN_ALL_S = 5.0
+"""Longest time for the whole of a hostile answer. Both are seconds of the processor: other work on the machine does not add to them."""
 
 EVENTS = {"anthropic": message_events, "openai": chat_events}
 
@@ -39,14 +41,14 @@ def compressed(start: bytes, pattern: bytes, mebibytes: int) -> bytes:
 
 
 def failure(opened: Endpoint) -> tuple[str, float, float]:
-    """What went wrong, how long it took, and how long others in the process had to wait at most."""
+    """What went wrong, how long it kept the event loop busy, and how long without a pause for others."""
     gaps = [0.0]
 
     async def watch() -> None:
         while True:
-            before = time.perf_counter()
+            before = time.thread_time()
             await asyncio.sleep(0.01)
-            gaps.append(time.perf_counter() - before)
+            gaps.append(time.thread_time() - before)
 
     async def ask(client: Model) -> str:
         watching = asyncio.create_task(watch())
@@ -60,9 +62,9 @@ def failure(opened: Endpoint) -> tuple[str, float, float]:
                 await watching
             await client.close()
 
-    started = time.perf_counter()
+    started = time.thread_time()
     said = asyncio.run(ask(opened.model(Ledger(5.0), max_retries=0)))
-    return said, time.perf_counter() - started, max(gaps)
+    return said, time.thread_time() - started, max(gaps)
 
 
 BOMBS = {
@@ -79,7 +81,7 @@ def test_a_bomb_is_stopped_and_keeps_nobody_waiting(provider: str, bomb: str, tm
         said, seconds, gap = failure(opened)
     assert f"a part of the answer has more than {MAX_EVENT_BYTES} bytes or 64 lines" in said
     assert gap < GAP_S
-    assert seconds < 5
+    assert seconds < IN_ALL_S
 
 
 def test_an_error_that_does_not_end_is_stopped(provider: str, tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_an_error_that_does_not_end_is_stopped(provider: str, tmp_path: Path) ->
     with http_endpoint(provider, [bomb], tmp_path) as opened:
         _, seconds, gap = failure(opened)
     assert gap < GAP_S
-    assert seconds < 5
+    assert seconds < IN_ALL_S
 
 
 def test_lines_without_an_end_are_stopped_where_nothing_is_compressed(provider: str, tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from tests.operators_tests.model_harness import CANARY, ENDPOINTS, Endpoint, bat
 
 PROMPT = Prompt(("Rules. " * 400, "Task. " * 200), "Improve this kernel.", "hash", 1_000)
 GOOD = "Strategy: tiles.\n```python\nx = 1\n```"
+PROMPTLY_S = 60.0
+"""Of what would else take many minutes, on a machine that is busy with other work."""
 Open = Callable[[Sequence[Answer]], contextlib.AbstractContextManager[Endpoint]]
 
 
@@ -95,14 +97,14 @@ def test_thinking_and_tools_are_no_part_of_a_reply(endpoint: Open) -> None:
 
 def test_an_endpoint_that_never_answers_costs_bounded_requests_and_time(endpoint: Open) -> None:
     ledger = Ledger(5.0)
-    with endpoint([Message((GOOD,), delay_s=30)]) as opened:
+    with endpoint([Message((GOOD,), delay_s=600)]) as opened:
         options = {"timeout_s": 0.4, "max_retries": 2, "silence_s": 0.2}
         started = time.perf_counter()
         with pytest.raises(RequestError) as caught:
             complete(opened.model(ledger, **options))
         seconds = time.perf_counter() - started
         assert opened.count() <= 3
-    assert seconds < 4
+    assert seconds < PROMPTLY_S
     assert (caught.value.exchange.stop_reason, caught.value.exchange.reply) == ("error", "")
     assert ledger.reserved == 0
 
@@ -115,7 +117,7 @@ def test_an_endpoint_that_always_fails_costs_retries_plus_one_requests_and_no_mo
         with pytest.raises(RequestError) as caught:
             complete(opened.model(ledger, max_retries=2, **options))
         assert opened.count() <= 3
-        assert time.perf_counter() - started < 8
+        assert time.perf_counter() - started < PROMPTLY_S
     assert "\n" not in str(caught.value)
     assert (ledger.spent, ledger.reserved) == (0, 0)
 
@@ -180,15 +182,27 @@ def test_200_requests_at_once_never_overrun_the_budget(endpoint: Open) -> None:
 
 def test_every_attempt_waits_for_the_endpoints_limiter(endpoint: Open) -> None:
     bucket = Bucket(requests_per_minute=60_000)
+    started = time.perf_counter()
     bucket.pause(1.3)
     with endpoint([reply(GOOD)]) as opened:
-        started = time.perf_counter()
         complete(opened.model(limiter=LocalLimiter(bucket), timeout_s=1.2))  # its own time begins when it may be sent
         assert time.perf_counter() - started > 1.2
 
 
+class Noted(Bucket):
+    """Remembers the pauses that it was told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float | None] = []
+
+    def pause(self, seconds: float | None) -> None:
+        super().pause(seconds)
+        self.pauses.append(seconds)
+
+
 def test_a_rate_limit_stops_everybody_who_asks_that_endpoint(endpoint: Open) -> None:
-    bucket = Bucket()
+    bucket = Noted()
     with endpoint([Failure(429, "rate_limit_error", headers={"retry-after": "0.6"}), reply(GOOD)]) as opened:
         if opened.server is None:
             pytest.skip("files know no rate limits")
@@ -196,17 +210,17 @@ def test_a_rate_limit_stops_everybody_who_asks_that_endpoint(endpoint: Open) -> 
         first, second = (opened.model(limiter=LocalLimiter(bucket)) for _ in range(2))
         server = opened.server
 
-        async def both() -> float:
+        async def both() -> None:
             asked = asyncio.create_task(first.complete(PROMPT))
-            while not server.count and not server.created:
+            while not bucket.pauses:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-            started = time.perf_counter()
             await asyncio.gather(second.complete(PROMPT), asked, return_exceptions=True)
             await asyncio.gather(first.close(), second.close())
-            return time.perf_counter() - started
 
-        assert asyncio.run(both()) > 0.4
+        asyncio.run(both())
+        limited, *later = server.arrivals
+        assert len(later) == 2
+        assert min(later) - limited >= 0.6
 
 
 def test_an_endpoint_that_has_asked_to_be_left_alone_for_long_is_not_waited_for(endpoint: Open) -> None:
@@ -222,7 +236,7 @@ def test_an_endpoint_that_has_asked_to_be_left_alone_for_long_is_not_waited_for(
         with pytest.raises(ModelError, match="has asked everybody to wait for more than 900 s"):
             complete(opened.model(ledger, LocalLimiter(bucket)))
         assert opened.count() == 0
-    assert time.perf_counter() - started < 3
+    assert time.perf_counter() - started < PROMPTLY_S
     assert (ledger.spent, ledger.reserved) == (0, 0)
 
 

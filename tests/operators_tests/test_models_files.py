@@ -116,7 +116,7 @@ def test_an_unanswered_request_is_withdrawn_and_made_again_under_a_new_id_a_boun
 
 def test_a_late_reply_to_an_earlier_id_is_still_taken(tmp_path: Path) -> None:
     async def late() -> Exchange:
-        task = asyncio.create_task(model(tmp_path, timeout_s=0.3, max_retries=1).complete(PROMPT))
+        task = asyncio.create_task(model(tmp_path, timeout_s=0.3, max_retries=10).complete(PROMPT))
         while not requests(tmp_path):
             await asyncio.sleep(0.005)
         first = requests(tmp_path)[0].stem
@@ -167,8 +167,8 @@ def huge(request: Path) -> None:
 def test_a_file_that_is_no_reply_is_a_failed_request_at_once(tmp_path: Path, answer: Answering, said: str) -> None:
     started = time.perf_counter()
     with pytest.raises(RequestError, match=said) as caught:
-        ask(tmp_path, answer)
-    assert time.perf_counter() - started < 3
+        ask(tmp_path, answer, timeout_s=600.0)
+    assert time.perf_counter() - started < 60
     assert "\n" not in str(caught.value)
 
 
@@ -178,7 +178,7 @@ def test_a_reply_that_is_still_being_written_is_waited_for(tmp_path: Path) -> No
         path.write_text('{"reply": "the wh')
         asyncio.get_running_loop().call_later(0.2, lambda: path.write_text('{"reply": "the whole"}'))
 
-    assert ask(tmp_path, slowly).reply == "the whole"
+    assert ask(tmp_path, slowly, timeout_s=60.0).reply == "the whole"
 
 
 def test_equal_prompts_at_once_wait_for_one_reply(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_several_threads_with_their_own_event_loops_share_one_cap() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=120)
     assert len(done) == 200
     assert ledger.spent == pytest.approx(0.02 * sum(done))
     assert 0.95 < ledger.spent <= 1.0

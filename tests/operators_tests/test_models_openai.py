@@ -195,7 +195,7 @@ def test_no_more_money_ends_the_search_at_once(status: int, kind: str, code: str
 
 
 def test_what_was_paid_before_the_money_ended_is_recorded_first() -> None:
-    error, server, ledger, _ = fail([Message((GOOD,), delay_s=30), Failure(402, "payment_required")], silence_s=0.5)
+    error, server, ledger, _ = fail([Message((GOOD,), cut="before"), Failure(402, "payment_required")])
     assert server.count == 2
     assert ledger.spent == error.exchange.usage.dollars > 0
 

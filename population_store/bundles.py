@@ -205,16 +205,19 @@ def _refuse_to_replace(path: Path, header: RunHeader) -> None:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("it is no regular file")
-        packed = file.read(len(_GZIP)) == _GZIP
-        file.seek(0)
-        if packed:
-            with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
-                yield unpacked  # type: ignore[misc]
-        else:
-            yield file
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            packed = file.read(len(_GZIP)) == _GZIP
+            file.seek(0)
+            if packed:
+                with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
+                    yield unpacked  # type: ignore[misc]
+            else:
+                yield file
+    finally:
+        os.close(descriptor)
 
 
 def _bounded(file: IO[bytes], max_bytes: int) -> Iterator[bytes]:

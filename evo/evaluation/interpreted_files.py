@@ -157,11 +157,14 @@ class Run:
             handle = os.open(self._folder / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             raise InvalidAnswer(f"{file}: {error.strerror}") from error
-        with os.fdopen(handle, "rb") as stream:
-            found = os.fstat(stream.fileno())
+        try:
+            found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode) or found.st_size != size:
                 raise InvalidAnswer(f"{file} has {found.st_size} bytes; expected {size}")
-            data = stream.read(size)
+            with os.fdopen(handle, "rb", closefd=False) as stream:  # which refuses a folder, and leaves it open
+                data = stream.read(size)
+        finally:
+            os.close(handle)
         if len(data) != size:
             raise InvalidAnswer(f"{file} ends early")
         return data

@@ -195,6 +195,7 @@ FORGED = """import os
         "os.symlink('/etc/hostname', 'output-0.bin')",
         "open('other', 'wb').write(bytes(160)); os.symlink('other', 'output-0.bin')",
         "os.mkfifo('output-0.bin')",
+        "os.mkdir('output-0.bin')",
         "answer['shape'] = [2**40]",
         "answer['shape'] = [2**39] * 16",
         "answer['strides'] = [-1]",

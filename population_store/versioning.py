@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 from sqlalchemy import Connection, inspect, text
 
 from evo.errors import StoreVersionError
 from population_store.schema import REVISIONS, VERSION_TABLE
+
+_MIGRATING = threading.Lock()
+"""Alembic keeps what it is at in variables of its modules: two threads at a time would migrate each other's stores."""
 
 
 def is_current(connection: Connection, name: str) -> bool:
@@ -39,7 +44,8 @@ def migrate(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", "population_store:migrations")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    with _MIGRATING:
+        command.upgrade(config, "head")
 
 
 def not_a_store(name: str) -> StoreVersionError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,19 @@ def test_all_spellings_of_one_file_are_one_store(tmp_path: Path, monkeypatch: py
         assert (tmp_path / "run.sqlite").is_file()
     with open_store("run.sqlite") as store:
         assert store.header == samples.HEADER
+
+
+def test_stores_may_be_made_in_several_threads_at_a_time(tmp_path: Path) -> None:
+    """Alembic's state is of its modules, and one thread's migration ran on another's store."""
+
+    def make(number: int) -> int:
+        for turn in range(2):
+            with open_store(str(tmp_path / f"{number}_{turn}.sqlite"), header=samples.HEADER) as store:
+                assert store.header == samples.HEADER
+        return number
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(make, range(4))) == list(range(4))
 
 
 def test_home_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,9 +105,9 @@ def test_a_word_that_begins_like_a_keyword_is_none(statement: str) -> None:
 
 def test_what_is_too_complex_is_left_to_the_compiler_and_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     chain = "x = " + "1 if n else " * 3_000 + "1\n"
-    begun = time.monotonic()
+    begun = time.thread_time()
     assert violation(chain + ")\n", any_module(), lenient=True, patience_s=0.1) is None
-    assert time.monotonic() - begun < 2
+    assert time.thread_time() - begun < 2
     few = LLParserLimits(max_items_in_row=200, step_max_items=2_000_000, initial_lexer_fuel=50_000_000, step_lexer_fuel=5_000_000)
     monkeypatch.setattr(check, "_LIMITS", few)
     check._compiled.cache_clear()

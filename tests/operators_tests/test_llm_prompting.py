@@ -137,10 +137,10 @@ def test_what_is_no_single_module_is_refused_with_its_reason(reply: str, said: s
 def test_only_the_reason_that_is_told_is_looked_for() -> None:
     """Where a block leaves the grammar takes long to find in a chain like this one, which a small model may write for ever."""
     blocks = [f"```python\nx = {'1 if n else ' * 300}{number} )\n```\n" for number in range(30)]
-    begun = time.monotonic()
+    begun = time.thread_time()
     with pytest.raises(UnusableReplyError, match="cannot follow"):
         extract_module("".join(blocks), "softmax")
-    assert time.monotonic() - begun < 5
+    assert time.thread_time() - begun < 5
 
 
 @given(st.text(alphabet=st.sampled_from("`~\n python:softmaxdef()\\\"'\0\ud800"), max_size=300))

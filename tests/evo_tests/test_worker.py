@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from evo.errors import WorkerDied, WorkerNotReady, WorkerOutOfMemory
-from evo.evaluation.worker import READY, Nursery, Worker
+from evo.evaluation.worker import READY, START_DEADLINE_S, Nursery, Worker
 from evo.tracing.sandbox import search_path
 from tests.evo_tests.running_processes import alive, wait_until
 
@@ -128,22 +128,29 @@ def test_stopping_leaves_no_process(made: Callable[..., Worker]) -> None:
 
 def test_a_nursery_outlives_the_thread_that_made_it() -> None:
     made: list[Nursery] = []
+    workers: list[Worker] = []
     leave, used = threading.Event(), threading.Event()
+
+    def ask() -> object:
+        workers.append(Worker(made[0], "replay", f"{SERVED}:Served"))
+        return workers[-1].call("pid", deadline_s=DEADLINE_S)
 
     def use() -> None:
         made.append(Nursery())
-        Worker(made[0], "replay", f"{SERVED}:Served").call("pid", deadline_s=DEADLINE_S)
+        ask()
         used.set()
-        leave.wait(DEADLINE_S)
+        leave.wait(2 * START_DEADLINE_S)
 
     thread = threading.Thread(target=use)
     thread.start()
     try:
-        assert used.wait(DEADLINE_S)
+        assert used.wait(START_DEADLINE_S)
         leave.set()
         thread.join()
-        assert Worker(made[0], "replay", f"{SERVED}:Served").call("pid", deadline_s=DEADLINE_S)
+        assert ask()
     finally:
+        for worker in workers:
+            worker.stop()
         made[0].close()
 
 

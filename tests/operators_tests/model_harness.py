@@ -105,9 +105,11 @@ def files_endpoint(provider: str, script: Sequence[Answer], folder: Path) -> Ite
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
-    yield Endpoint(provider, model, lambda: len(requests), lambda: "\n".join(requests), over_http=False)
-    stopping.set()
-    thread.join()
+    try:
+        yield Endpoint(provider, model, lambda: len(requests), lambda: "\n".join(requests), over_http=False)
+    finally:
+        stopping.set()
+        thread.join()
 
 
 def _answer_file(folder: Path, name: str, answer: Answer) -> None:

@@ -32,7 +32,14 @@ def answer(module: str) -> str:
 
 def propose(model: TierModel, source: str = RIGHT) -> Proposal | NoProposal:
     parents = (Parent(Variant("t", source)),)
-    return asyncio.run(LlmOptimize(model=model).propose(parents, CONTEXT, np.random.default_rng(0)))
+
+    async def proposed() -> Proposal | NoProposal:
+        try:
+            return await LlmOptimize(model=model).propose(parents, CONTEXT, np.random.default_rng(0))
+        finally:
+            await model.close()
+
+    return asyncio.run(proposed())
 
 
 def replayed(*texts: str, corrections: int = 1) -> tuple[TierModel, ReplayModel]:

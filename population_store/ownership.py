@@ -115,12 +115,16 @@ def _owner_is_dying(descriptor: int) -> bool:
     """Whether the owner was killed and the kernel has not taken down all of its threads yet: until then they hold its files."""
     try:
         owner = json.loads(os.pread(descriptor, 4096, 0))
-        if owner["host"] != socket.gethostname():
-            return False
-        state = Path(f"/proc/{int(owner['pid'])}/stat").read_text().rpartition(")")[2].split()[0]
+        return owner["host"] == socket.gethostname() and is_dying(int(owner["pid"]))
     except (ValueError, KeyError, TypeError):
         return False
-    except FileNotFoundError:
+
+
+def is_dying(pid: int) -> bool:
+    """Whether a process of this host was killed or has ended; False where nothing tells."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return Path("/proc/self/stat").exists()
     return state in ("Z", "X")
 

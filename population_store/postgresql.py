@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 from evo.errors import StoreError, StoreInUseError, StoreMissingError
 from population_store.base import RunHeader
 from population_store.database import Database
+from population_store.ownership import DYING_S, is_dying
 from population_store.postgresql_server import Place, clear_errors, place_of
 from population_store.sql import SqlStore, create_tables
 
-DYING_S = 1.0
-"""How long the server may take to see that the process which owned the store is dead."""
+UNKNOWN_S = 1.0
+"""How long the server may take to see that the process which owned the store is dead, where that may be a living one."""
 
 _SETTINGS = {
     "synchronous_commit": "on",  # what was recorded survives a crash of the server
@@ -81,7 +83,7 @@ class PostgresqlDatabase(Database):
     def _engine(self, settings: dict[str, str], **options: Any) -> Engine:
         place = self._place
         given = " ".join(f"-c {name}={value}" for name, value in {"search_path": place.schema, **settings}.items())
-        arguments = {"options": given, "application_name": _introduction(), **_KEEP_ALIVE}
+        arguments = {"options": given, "application_name": _introduction(os.getpid()), **_KEEP_ALIVE}
         try:
             return create_engine(place.url, connect_args=arguments, **options)
         except ModuleNotFoundError:
@@ -92,11 +94,12 @@ class PostgresqlDatabase(Database):
         """Takes the lock with the engine's one connection."""
         try:
             with self.clear_errors(), writer.connect() as connection:
-                deadline = time.monotonic() + DYING_S
+                began = time.monotonic()
                 while not _lock(connection, self._place.key):
-                    if time.monotonic() > deadline:
+                    owner = _owner(connection, self._place.key)
+                    if time.monotonic() > began + (DYING_S if _is_dying(owner) else UNKNOWN_S):
                         action = "wait for it or stop it; `triton-evolve status` reads the store meanwhile"
-                        raise StoreInUseError(f"{self.name}: in use by {_owner(connection, self._place.key)}", action=action)
+                        raise StoreInUseError(f"{self.name}: in use by {owner}", action=action)
                     time.sleep(0.05)
         except BaseException:
             self.close()
@@ -191,5 +194,11 @@ def _owner(connection: Connection, key: int) -> str:
     return f"{row.application_name} since {row.backend_start.isoformat(timespec='seconds')}"
 
 
-def _introduction() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"[:63]  # PostgreSQL keeps no more
+def _introduction(pid: int) -> str:
+    return f"process {pid} on {socket.gethostname()}"[:63]  # PostgreSQL keeps no more
+
+
+def _is_dying(owner: str) -> bool:
+    """Whether it is one of this host's processes that was killed, and a busy server has not seen so far that its session has ended."""
+    found = re.match(r"process (\d+) on ", owner)
+    return found is not None and owner.startswith(f"{_introduction(int(found[1]))} since ") and is_dying(int(found[1]))

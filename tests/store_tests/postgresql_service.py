@@ -101,7 +101,7 @@ def _start(folder: Path, where: Path) -> subprocess.Popen[bytes]:
     command = [*_as_postgres(), where / "postgres", "-D", folder / "data", *settings]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while subprocess.run([where / "pg_isready", "-h", folder, "-q"], check=False).returncode != 0:
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()

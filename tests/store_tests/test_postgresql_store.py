@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
 from evo.errors import StoreError, StoreFullError, StoreInUseError, StoreVersionError
 from evo.records import Spent
@@ -18,7 +20,7 @@ from population_store import schema
 from population_store.contract import samples
 from population_store.contract.fixtures import child_environment
 from population_store.opening import open_store, store_exists
-from population_store.postgresql_server import clear_errors
+from population_store.postgresql_server import clear_errors, place_of
 from tests.store_tests.postgresql_service import Service
 
 
@@ -122,6 +124,24 @@ class TestServer:
             pytest.raises(StoreInUseError, match=rf"process {os.getpid()} on .* since 20"),
         ):
             open_store(url, write=True)
+
+    def test_a_server_that_takes_long_to_see_that_an_owner_was_killed_is_waited_for(
+        self, postgresql: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        url = postgresql.url(schema="killed")
+        open_store(url, header=samples.HEADER).close()
+        monkeypatch.setattr("population_store.postgresql.UNKNOWN_S", 0.0)
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        name = f"process {ended.pid} on {socket.gethostname()}"[:63]
+        engine = create_engine(postgresql.url(), connect_args={"application_name": name})
+        with engine.connect() as session:
+            session.execute(text("SELECT pg_advisory_lock(:key)"), {"key": place_of(url).key})
+            freed = threading.Timer(0.3, session.invalidate)
+            freed.start()
+            open_store(url, write=True).close()
+            freed.join()
+        engine.dispose()
 
     def test_a_reader_cannot_write(self, postgresql: Service) -> None:
         url = postgresql.url(schema="read")

@@ -131,7 +131,7 @@ if child == 0:
     os.close(writing)
     for descriptor in (0, 1, 2):
         os.close(descriptor)
-    time.sleep(30)
+    time.sleep(600)
     os._exit(0)
 os.close(writing)
 print(child, os.read(reading, 100).decode(), flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ cluster: {{device: cpu}}
 EVALUATORS = '''
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from evo.errors import BadDeviceError, DeviceError
@@ -35,9 +37,32 @@ from evo.evaluation.simulated import SimulatedEvaluator
 from evo.records import Evaluation, Stage, Status
 
 
+def first_of(seed):
+    try:
+        Path(tempfile.gettempdir(), f"first-evaluator-{seed}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 def slow(tasks, settings, device):
     """An evaluator that takes time, so that it can be killed in the middle."""
     return SimulatedEvaluator(settings.seed, duration_s=0.15, duration_sigma=0.2)
+
+
+class Stuck(SimulatedEvaluator):
+    begun = 0
+
+    def evaluate(self, item, claim):
+        self.begun += 1
+        if self.begun > 3:
+            time.sleep(600)
+        return super().evaluate(item, claim)
+
+
+def stuck_once(tasks, settings, device):
+    """The first one made in a run (of that seed) hangs until it is killed; whoever is made later does not."""
+    return Stuck(settings.seed) if first_of(settings.seed) else SimulatedEvaluator(settings.seed)
 
 
 class Broken(SimulatedEvaluator):
@@ -57,11 +82,7 @@ class Dying(SimulatedEvaluator):
 
 def one_bad(tasks, settings, device):
     """The first one made in a run (of that seed) has a bad device; whoever is made later has a good one."""
-    try:
-        Path(tempfile.gettempdir(), f"bad-device-{settings.seed}").touch(exist_ok=False)
-    except FileExistsError:
-        return SimulatedEvaluator(settings.seed, duration_s=0.05, duration_sigma=0.2)
-    return Dying(settings.seed)
+    return Dying(settings.seed) if first_of(settings.seed) else SimulatedEvaluator(settings.seed, duration_s=0.05, duration_sigma=0.2)
 
 
 def all_bad(tasks, settings, device):
@@ -107,6 +128,13 @@ def evaluator_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         del os.environ["PYTHONPATH"]
     else:
         os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture
+def own_seed() -> Iterator[int]:
+    """Of a run whose first evaluator differs from later ones."""
+    yield os.getpid()
+    Path(tempfile.gettempdir(), f"first-evaluator-{os.getpid()}").unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,12 +24,6 @@ from tests.evo_tests.journal_check import check_journal
 pytestmark = pytest.mark.usefixtures("local_ray")
 
 
-@pytest.fixture
-def seed() -> Iterator[int]:
-    yield os.getpid()
-    Path(tempfile.gettempdir(), f"bad-device-{os.getpid()}").unlink(missing_ok=True)
-
-
 def drive(config: RunConfig, store: Path) -> str:
     from evo.cluster.setup import load_tasks
 
@@ -40,9 +32,9 @@ def drive(config: RunConfig, store: Path) -> str:
 
 
 def test_a_bad_device_is_left_alone_and_the_others_go_on(
-    tmp_path: Path, simulated_config: Callable[..., RunConfig], evaluator_module: str, seed: int
+    tmp_path: Path, simulated_config: Callable[..., RunConfig], evaluator_module: str, own_seed: int
 ) -> None:
-    config = simulated_config(seed=seed, evaluations=12)
+    config = simulated_config(seed=own_seed, evaluations=12)
     cluster = config.cluster.model_copy(update={"evaluators": 2})
     config = config.model_copy(update={"evaluator": f"{evaluator_module}:one_bad", "cluster": cluster})
     store = tmp_path / "run.sqlite"

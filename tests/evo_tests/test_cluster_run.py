@@ -67,17 +67,19 @@ def test_a_run_uses_its_budget_and_then_goes_on_with_a_larger_one(
 
 
 def test_workers_that_are_killed_are_replaced_and_nothing_is_lost(
-    simulated_config: Callable[..., RunConfig], store: Path, slow_evaluator: str
+    simulated_config: Callable[..., RunConfig], store: Path, evaluator_module: str, own_seed: int
 ) -> None:
-    config = simulated_config(evaluations=15).model_copy(update={"evaluator": slow_evaluator})
+    config = simulated_config(seed=own_seed, evaluations=15).model_copy(update={"evaluator": f"{evaluator_module}:stuck_once"})
     killed: dict[str, list[int]] = {}
+    frozen: list[int] = []
 
     def kill_each_once(progress: Progress) -> None:
-        for role, busy in (("Evaluator", progress.leased and progress.spent.evaluations >= 3), ("Proposer", progress.lent)):
+        for role, busy in (("Evaluator", progress.leased and progress.spent.evaluations >= 1), ("Proposer", progress.lent)):
             if busy and role not in killed:
-                killed[role] = workers_named(f"ray::{role}Actor")
-                for pid in killed[role]:
-                    os.kill(pid, signal.SIGKILL)
+                killed[role] = send(signal.SIGKILL, workers_named(f"ray::{role}Actor"))
+        if "Proposer" not in killed:  # it is frozen in turns, so that what it is lent is seen in its hands
+            thawed = send(signal.SIGCONT, frozen)
+            frozen[:] = [] if thawed else send(signal.SIGSTOP, workers_named("ray::ProposerActor"))
 
     assert "15 evaluations" in drive(spec_of(config, store), kill_each_once)
     assert killed["Evaluator"]
@@ -165,6 +167,12 @@ def test_evaluators_fill_the_machine_but_never_more_than_it(simulated_config: Ca
     many = spec.config.model_copy(update={"cluster": spec.config.cluster.model_copy(update={"evaluators": 3})})
     with pytest.raises(ConfigError, match="has 2 CPUs"):
         evaluator_count(dataclasses.replace(spec, config=many), CAPACITY)
+
+
+def send(number: signal.Signals, pids: list[int]) -> list[int]:
+    for pid in pids:
+        os.kill(pid, number)
+    return pids
 
 
 def workers_named(name: str) -> list[int]:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from evo.errors import DeviceError
@@ -76,7 +77,7 @@ class Climb:
         return self._time(timed, self._settings.race, self._item.incumbent)
 
     def verify(self, examinations: Sequence[Examination]) -> Evaluation:
-        """Fresh workers that no other climb uses, held-out cases, given configurations, the full number of pairs, examinations."""
+        """Fresh workers that no other climb uses, held-out cases, given configurations, the full number of pairs; then examinations."""
         knobs = self._lint()
         cases = (*self._tier.gate_cases(self._task), *self._held_out())
         chosen = {case: self._candidate(case, self._chosen(case, knobs)) for case in self._task.training_cases}
@@ -87,9 +88,10 @@ class Climb:
             self._gate(cases, self._item.chosen, knobs)
             evaluation = self._time(chosen, self._settings.race[-1:], 0.0)
             conditions = self._tier.conditions()
-            checks = [conditions] if conditions else []
-            for examination in examinations:
-                found = examination.examine(self._task, [self._candidate(case, self._chosen(case, knobs)) for case in cases])
+        checks = [conditions] if conditions else []
+        candidates = [self._candidate(case, self._chosen(case, knobs)) for case in cases]
+        with self._tier.examining(), ThreadPoolExecutor(max(1, len(examinations))) as threads:
+            for found in threads.map(lambda examination: examination.examine(self._task, candidates), examinations):
                 if isinstance(found, Failure):
                     raise Failed(found)
                 checks += found

@@ -11,7 +11,8 @@ from evo.tasks.base import Task
 
 
 class Examination(ABC):
-    """Looks at a verified candidate while its climb has the device alone. Owns its processes until `close`; not thread-safe."""
+    """Looks at a verified candidate while nobody is timed, beside checks and other examinations. Owns its processes until `close`;
+    thread-safe."""
 
     @abstractmethod
     def examine(self, task: Task, candidates: Sequence[Candidate]) -> tuple[str, ...] | Failure:

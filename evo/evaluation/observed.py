@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 from evo.errors import DeviceError
@@ -47,18 +48,20 @@ class RecordedUse(Examination):
         self._compiled = device == "cuda"
         self._calls = calls
         self._host = host or Host(device, deadline_s)
+        self._turn = Lock()
 
     def examine(self, task: Task, candidates: Sequence[Candidate]) -> tuple[str, ...] | Failure:
         """See `Examination`: every training case (the others too where all are small ones) in the verified configuration."""
-        try:
-            _ = self._host.name
-        except DeviceError as error:  # of this machine, for no module has been loaded yet
-            return (f"{NAME} not applied: {error}",)
-        for candidate in [item for item in candidates if item.case in task.training_cases] or candidates:
-            problem = self._observed(task, candidate)
-            if problem is not None:
-                return problem
-        return (NAME,)
+        with self._turn:
+            try:
+                _ = self._host.name
+            except DeviceError as error:  # of this machine, for no module has been loaded yet
+                return (f"{NAME} not applied: {error}",)
+            for candidate in [item for item in candidates if item.case in task.training_cases] or candidates:
+                problem = self._observed(task, candidate)
+                if problem is not None:
+                    return problem
+            return (NAME,)
 
     def close(self) -> None:
         """Ends all processes."""

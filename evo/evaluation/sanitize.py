@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from evo.evaluation.examination import Examination
@@ -65,16 +66,14 @@ class Sanitizers(Examination):
         small = [item for item in candidates if item.case in task.small_cases]
         works = [Sanitized(reference, item.case.name, item.plan, item.binaries) for item in small]
         names = {kernel.name for item in small for kernel in item.plan.kernels}
-        checks = []
         with tempfile.TemporaryDirectory(prefix="triton-evolve-sanitize-") as folder:
             file = Path(folder) / "plans.pickle"
             file.write_bytes(pickle.dumps((math.ceil(self._deadline_s) + 10, secrets.randbits(31), works)))
-            for tool in TOOLS:
-                outcome = read_report(tool, *self._run(tool, file), names)
-                if isinstance(outcome, Failure):
-                    return outcome
-                checks.append(outcome)
-        return tuple(checks)
+            with ThreadPoolExecutor(len(TOOLS)) as threads:  # each takes seconds to start, in which the device is idle
+                reports = threads.map(lambda tool: self._run(tool, file), TOOLS)
+                outcomes = [read_report(tool, *report, names) for tool, report in zip(TOOLS, reports, strict=True)]
+        checks = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
+        return next((outcome for outcome in outcomes if isinstance(outcome, Failure)), tuple(checks))
 
     def close(self) -> None:
         """Owns nothing between examinations."""
@@ -91,7 +90,7 @@ class Sanitizers(Examination):
         with (file.parent / f"{tool}.txt").open("w+b") as report:
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # it ends with us, see `evo.evaluation.sanitize_child`
                 stdout=report,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -106,6 +105,7 @@ class Sanitizers(Examination):
                 if process.poll() is None:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
+                process.stdin.close()  # type: ignore[union-attr]  # a pipe was asked for
             report.seek(0)
             return report.read(MAX_REPORT).decode(errors="replace"), in_time
 

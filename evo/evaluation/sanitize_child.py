@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from evo.descendants import end_with_caller
 from evo.evaluation.graphs import prepare, supply_gradients
 from evo.evaluation.inputs import make_inputs
 from evo.evaluation.runner import Execution, PlainMemory, load_plan, set_scratch_allocator
@@ -54,6 +55,7 @@ def replay(works: Sequence[Sanitized], seed: int) -> None:
 
 def main() -> None:
     """Reads the file that `evo.evaluation.sanitize` wrote: seconds to live, a seed, and what to replay."""
+    end_with_caller()
     deadline_s, seed, works = pickle.loads(Path(sys.argv[1]).read_bytes())
     signal.alarm(deadline_s)  # should nobody be left to end this process
     replay(works, seed)

@@ -17,7 +17,8 @@ from evo.tasks.draws import Draw
 class Sharing:
     """Who may use the device at the same time: any number of threads `shared`, or one thread `alone`.
 
-    A thread that waits to be alone keeps newcomers out, so timing never starves behind checks. A thread that is alone may ask for
+    A thread that waits to be alone keeps newcomers out, so timing never starves behind checks; while it has to wait for an examination,
+    which takes seconds and leaves the device idle for most of them, they come in all the same. A thread that is alone may ask for
     either again; one that shares must not ask to be alone.
     """
 
@@ -27,6 +28,20 @@ class Sharing:
         self._owner: int | None = None
         self._depth = 0
         self._waiting = 0
+        self._examining = 0
+
+    @contextmanager
+    def examining(self) -> Iterator[None]:
+        """As `shared`, for what takes long."""
+        with self.shared():
+            with self._changed:
+                self._examining += 1
+                self._changed.notify_all()
+            try:
+                yield
+            finally:
+                with self._changed:
+                    self._examining -= 1
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -34,7 +49,7 @@ class Sharing:
         with self._changed:
             mine = self._owner == get_ident()
             if not mine:
-                self._changed.wait_for(lambda: self._owner is None and not self._waiting)
+                self._changed.wait_for(lambda: self._owner is None and (not self._waiting or self._examining > 0))
                 self._sharers += 1
         try:
             yield
@@ -116,6 +131,12 @@ class Turns:
     def alone(self) -> Iterator[None]:
         """No other climb has the tier until the block ends."""
         with self._sharing.alone():
+            yield
+
+    @contextmanager
+    def examining(self) -> Iterator[None]:
+        """Nobody is timed until the block ends, which uses processes of its own."""
+        with self._sharing.examining():
             yield
 
     @contextmanager

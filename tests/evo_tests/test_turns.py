@@ -64,6 +64,37 @@ def test_who_waits_to_be_alone_is_not_kept_waiting_by_newcomers() -> None:
     assert order == ["alone", "newcomer", "newcomer"]
 
 
+def test_checks_go_on_beside_an_examination_though_one_waits_to_be_timed() -> None:
+    sharing, examined, order = Sharing(), threading.Event(), list[str]()
+
+    def alone() -> None:
+        with sharing.alone():
+            order.append("timed")
+
+    with sharing.examining():
+        thread = threading.Thread(target=alone)
+        thread.start()
+        wait_until(lambda: bool(sharing._waiting), "one who waits to be alone", 60)
+
+        def check() -> None:
+            with sharing.shared():
+                order.append("checked")
+                examined.set()
+
+        other = threading.Thread(target=check)
+        other.start()
+        assert examined.wait(60), "who waits for an examination kept a check waiting, too"
+    thread.join()
+    other.join()
+    assert order == ["checked", "timed"]
+    late = threading.Thread(target=alone)
+    with sharing.shared():
+        late.start()
+        wait_until(lambda: bool(sharing._waiting), "one who waits to be alone", 60)
+        assert not sharing._examining
+    late.join()
+
+
 def test_who_is_alone_may_ask_again() -> None:
     sharing = Sharing()
     with sharing.alone(), sharing.shared(), sharing.alone():

@@ -1,7 +1,8 @@
 """Runs a whole search in this process, on an evaluator that is there already: what a suite's many short searches share their device by.
 
 Engine, operators and records are on one event loop; evaluations are in threads. The store is an ordinary one: `triton-evolve status`
-shows it while it is searched, and `resume` or a second call goes on with it.
+shows it while it is searched, and `resume` or a second call goes on with it. Elites are verified one after the other, until one passes: a
+verification holds the device longest of all.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from evo.cluster.setup import build_operators, operator_infos, task_setups
 from evo.cluster.spending import buckets_of, endpoint_of
 from evo.config import RunConfig
 from evo.errors import SpendLimitError
-from evo.evaluation.base import Evaluator
-from evo.records import Evaluation, NoProposal, Proposal
+from evo.evaluation.base import Effort, Evaluator
+from evo.records import Evaluation, NoProposal, Proposal, Status
 from evo.search.engine import Engine
 from evo.search.leases import Lease
 from operators.models.limits import LocalLimiter
@@ -27,6 +28,7 @@ from population_store.base import PopulationStore
 
 LOOK_S = 0.5
 """How often interruptions are looked for, and leases renewed."""
+VERIFIED = "the search is over, and its best variant is verified"
 AT_ONCE = 4
 """Variants of one search that are evaluated side by side; other searches have the device meanwhile."""
 
@@ -73,6 +75,7 @@ class _Search:
         self._operators = build_operators(config, account, lambda section: limiters[endpoint_of(section)])
         self._proposing: dict[asyncio.Future[Proposal | NoProposal], int] = {}
         self._evaluating: dict[asyncio.Future[Evaluation], Lease] = {}
+        self._verified = False
 
     async def run(self, interrupted: Callable[[], str | None]) -> str:
         """See `search_here`."""
@@ -82,6 +85,9 @@ class _Search:
                 if not stopped and (reason := interrupted()) is not None:
                     stopped = reason
                     engine.stop(reason)
+                if self._verified and not stopped:
+                    stopped = VERIFIED
+                    engine.stop(stopped)
                 begun = self._begin()
                 if not begun and (finished := engine.finished) is not None:
                     return stopped or finished
@@ -107,14 +113,21 @@ class _Search:
     def _begin(self) -> bool:
         """Begins what there is room for; whether anything."""
         loop, engine = asyncio.get_running_loop(), self._engine
-        leases = engine.ask_evaluations(AT_ONCE - len(self._evaluating), self._evaluator.device)
-        for lease in leases:
-            future = loop.run_in_executor(self._threads, self._evaluator.evaluate, lease.item, self._claim(loop))
-            self._evaluating[future] = lease
+        before = len(self._evaluating)
+        while len(self._evaluating) < AT_ONCE and not self._verifying:
+            for lease in (leases := engine.ask_evaluations(1, self._evaluator.device)):
+                future = loop.run_in_executor(self._threads, self._evaluator.evaluate, lease.item, self._claim(loop))
+                self._evaluating[future] = lease
+            if not leases:
+                break
         works = engine.ask_proposals(self._config.cluster.requests_in_hand - len(self._proposing))
         for work in works:
             self._proposing[asyncio.ensure_future(propose(self._operators, work))] = work.request.number
-        return bool(leases or works)
+        return bool(len(self._evaluating) > before or works)
+
+    @property
+    def _verifying(self) -> bool:
+        return any(lease.item.effort is Effort.VERIFY for lease in self._evaluating.values())
 
     def _claim(self, loop: asyncio.AbstractEventLoop) -> Callable[[str, str], str | None]:
         async def claimed(plan_hash: str, variant_id: str) -> str | None:
@@ -125,7 +138,9 @@ class _Search:
     def _record(self, done: set[asyncio.Future[object]]) -> None:
         for future in [item for item in self._evaluating if item in done]:
             lease = self._evaluating.pop(future)
-            self._engine.tell_evaluation(lease.token, future.result())
+            evaluation = future.result()
+            if self._engine.tell_evaluation(lease.token, evaluation) and lease.item.effort is Effort.VERIFY:
+                self._verified |= evaluation.status is Status.PASSED
         for work in sorted((item for item in self._proposing if item in done), key=self._proposing.__getitem__):
             number = self._proposing.pop(work)
             try:

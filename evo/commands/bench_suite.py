@@ -39,6 +39,7 @@ from evo.suites.results import results_of, summary_table, write_files
 from evo.suites.rows import read_rows
 from evo.tasks.loading import load_task
 from evo.tracing.workbench import Workbench
+from evo.tracing.zygote import Zygote
 from population_store.opening import open_store
 
 RUNS = Path("runs") / "bench"
@@ -46,7 +47,7 @@ EVALUATION = EvaluationSettings(
     tune_trials=6, deep_tune_trials=24, start_tune_trials=24, trace_deadline_s=120.0, compile_deadline_s=120.0
 )
 SEARCH = SearchSettings(islands=1, verify_elites=2)
-"""A small budget per problem: one population, of which the two best are verified."""
+"""A small budget per problem: one population, of which the best is verified, and the next where that fails."""
 FOR_SEARCHES = 2 / 3
 """Of a limited time, where calls are compared as well."""
 KS = (1, 2, 4, 8, 16, 32)
@@ -63,7 +64,7 @@ class SuiteOptions:
         problems: Some of them, see `evo.suites.jobs.selected`; None for all.
         evaluations, gpu_s: Budget of each problem.
         store: Folder of the run; None: ``runs/bench/SUITE``.
-        limit_s: Nothing is begun after so many seconds; None: no limit.
+        limit_s: Nothing is begun after so many seconds, and what is in hand is cut off soon after; None: no limit.
         only: One of `STEPS`; None: all that are not done.
         device: One of `DEVICES`.
         config: A configuration whose models, operators and settings are taken.
@@ -241,14 +242,15 @@ class _Run:
 
     def _prepared(self, target: str, end: float) -> Iterator[tuple[Problem, Ready]]:
         """All problems with what their preparation gave, in order; it goes on in threads meanwhile."""
-        cores = len(os.sched_getaffinity(0))
-        workers = 1 if cores <= 4 else min(6, cores // 2)
+        workers = preparing_at_once(len(os.sched_getaffinity(0)), alone=self._options.only == "prepare")
         with ExitStack() as stack:
             bench = Workbench(target, workers=workers)
             stack.callback(bench.close)
             spare: SimpleQueue[Recording] = SimpleQueue()
+            zygote = Zygote("record")
+            stack.callback(zygote.close)
             for _ in range(workers):
-                recording = Recording(target)
+                recording = Recording(target, zygote=zygote)
                 stack.callback(recording.close)
                 spare.put(recording)
 
@@ -293,6 +295,11 @@ class _Run:
 
     def _end(self, part: float) -> float:
         return self._begun + (self._options.limit_s * part if self._options.limit_s is not None else 1e9)
+
+
+def preparing_at_once(cores: int, *, alone: bool) -> int:
+    """Problems that are prepared side by side, each of which uses a core at a time; beside searches, which compile, half of the cores."""
+    return max(1, cores if alone else cores // 2)
 
 
 def _sampled(folder: RunFolder, problems: Sequence[Problem]) -> Mapping[str, tuple[int, int]]:

@@ -1,4 +1,6 @@
-"""The process that times sides of a problem: ``python -m evo.suites.comparing_child REQUEST ANSWER``, both files of JSON.
+"""The process that times sides of a problem: ``python -m evo.suites.comparing_child REQUEST ANSWER PREPARED``, the first two files of JSON.
+
+It makes the third file when it could begin, begins at a byte on its standard input, and ends when that ends.
 
 The module of the best variant runs here as Python, as its users run it: it passed verification, and its verdict comes from there.
 """
@@ -8,17 +10,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 import random
+import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
+from evo.descendants import end_with_caller
 from evo.tasks.base import Case, Task
 from evo.tasks.inputs import make_inputs
 from evo.tasks.loading import load_task
@@ -39,21 +46,28 @@ class Side:
     sets: Sequence[tuple[Any, ...]]
 
 
-def main(request_path: str, answer_path: str) -> None:
+def main(request_path: str, answer_path: str, prepared_path: str) -> None:
     """Answers one request; after every case, what there is by then."""
     request = json.loads(Path(request_path).read_text(encoding="utf-8"))
     task = load_task(request["task"], check=False)
+    Path(prepared_path).touch()
+    if not os.read(0, 1):
+        return
+    end_with_caller()
     device = request["device"]
     failed: dict[str, str] = {}
     cases: list[dict[str, Any]] = []
     for case in task.training_cases:
-        found = measured(_sides(task, case, request, failed), case.name, request["rounds"], device, failed)
+        sides = _sides(task, case, request, failed)
+        found = measured(sides, case.name, request["rounds"], device, failed, request["side_s"])
         if found is not None:
             cases.append(found)
         answer = {"cases": cases, "failed": failed}
         if not cases and "best" in failed:
             answer = {"failure": f"the best variant does not run: {failed['best']}"}
-        Path(answer_path).write_text(json.dumps(answer), encoding="utf-8")
+        part = Path(f"{answer_path}.part")
+        part.write_text(json.dumps(answer), encoding="utf-8")
+        part.replace(answer_path)  # a process that is ended leaves a whole answer
         torch.compiler.reset()
         if device == "cuda":
             torch.cuda.empty_cache()
@@ -69,6 +83,8 @@ def _sides(task: Task, case: Case, request: Mapping[str, Any], failed: Mapping[s
         theirs = [split(arguments)[0] for arguments in sets]
         sets = [(*inputs, *weights) for inputs in theirs]
         reference = bound(sets[0])
+    elif hasattr(reference, "loaded"):  # a kernel: what its user calls, not what chooses between devices for a judge
+        reference = reference.loaded()
     best = _module_entry(request["source"], task.entry, request["configurations"].get(case.name, {}))
     sides = {"best": Side(best, sets)}
     for name in (name for name in request["sides"] if name not in failed):
@@ -94,8 +110,10 @@ def _module_entry(source: str, entry: str, configuration: Mapping[str, Any]) -> 
     return found
 
 
-def measured(sides: Mapping[str, Side], case: str, rounds: int, device: str, failed: dict[str, str]) -> dict[str, Any] | None:
-    """Times per call of all sides that run; those that do not are put into `failed`.
+def measured(
+    sides: Mapping[str, Side], case: str, rounds: int, device: str, failed: dict[str, str], side_s: float
+) -> dict[str, Any] | None:
+    """Times per call of all sides that run within `side_s` seconds; those that do not are put into `failed`.
 
     Returns:
         None where the best variant does not run.
@@ -104,9 +122,10 @@ def measured(sides: Mapping[str, Side], case: str, rounds: int, device: str, fai
         counts: dict[str, int] = {}
         for name, side in sides.items():
             try:
-                for arguments in side.sets:
-                    side.call(*arguments)
-                _synchronised(device)
+                with _within(side_s):
+                    for arguments in side.sets:
+                        side.call(*arguments)
+                    _synchronised(device)
                 counts[name] = max(1, min(MAX_CALLS, round(RUN_S / max(_seconds(side, 3, device), 1e-7))))
             except Exception as error:  # noqa: BLE001  named in the table; the other sides go on
                 failed[name] = " ".join(f"{type(error).__name__}: {error}".split())[:400]
@@ -136,6 +155,22 @@ def _inputs(task: Task, case: Case, device: str) -> list[tuple[Any, ...]]:
     return [make_inputs(task, case, 1000 + number, device).arguments for number in range(count)]
 
 
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Ends what takes longer, such as a compiler that tries a great many configurations, by an exception of this thread."""
+
+    def late(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"it was not compiled and called within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _seconds(side: Side, calls: int, device: str) -> float:
     """Wall seconds per call of back-to-back calls, synchronised at both ends."""
     _synchronised(device)
@@ -152,4 +187,4 @@ def _synchronised(device: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:4])

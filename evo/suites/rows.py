@@ -101,7 +101,7 @@ def _row(folder: RunFolder, problem: Problem, counted: tuple[int, int]) -> Row:
     searched = folder.searched(problem)
     if not path.exists():
         reason = searched.reason if searched is not None else ready.gpu_only or "not searched yet"
-        return Row(**common, state="failed" if searched is not None else "waiting", reason=reason)
+        return Row(**common, state="failed" if searched is not None and searched.done else "waiting", reason=reason)
     try:
         with open_store(str(path)) as store:
             common |= _of_store(store)

@@ -5,30 +5,31 @@ from __future__ import annotations
 import importlib.util
 import sys
 import tempfile
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.errors import OutOfResources, PTXASError
 
 from evo.errors import TaskError, WorkerDied
 from evo.evaluation.aliasing import Sharing
-from evo.evaluation.interpreted_files import MAX_OUTPUT_BYTES, Run
+from evo.evaluation.interpreted_files import Run
 from evo.records import Failure, content_id
+from evo.suites.interpreting import DEADLINE_S, interpreting_server
 from evo.tasks.base import Case, Task
 from evo.tasks.inputs import Inputs
-from evo.tracing.sandbox import ForkServer, Limits
 
-DEADLINE_S = 60.0
-"""Of one interpreted call."""
 TARGET = "cuda:90"
 """What the interpreted module takes the GPU for."""
 
 
 class TritonReference:
-    """Calls the entry of a module. Threads may share one; interpreted calls take turns.
+    """Calls the entry of a module. Threads may share one.
 
     Args:
         source: The module.
@@ -54,10 +55,12 @@ class TritonReference:
             TaskError: It cannot be interpreted, or fails.
         """
         if any(item.is_cuda for item in _tensors(arguments)):
-            return self._called()(*arguments)
+            with _not_autotuned():
+                return self.loaded()(*arguments)
         return self._interpreted(arguments)
 
-    def _called(self) -> Callable[..., Any]:
+    def loaded(self) -> Callable[..., Any]:
+        """What a user of the module calls."""
         if self._module is None:
             self._module = _imported(self._source)
         entry: Callable[..., Any] = getattr(self._module, self._entry)
@@ -65,11 +68,12 @@ class TritonReference:
 
     def _interpreted(self, arguments: tuple[Any, ...]) -> Any:
         task = _task(self._entry, self._mutates)
-        with _LOCK, tempfile.TemporaryDirectory(prefix="triton-evolve-reference-", ignore_cleanup_errors=True) as folder:
+        made = tempfile.TemporaryDirectory(prefix="triton-evolve-reference-", ignore_cleanup_errors=True)
+        with made as folder, interpreting_server() as server:
             run = Run(Path(folder), task, Inputs(arguments), 0)
             request = run.request(self._source, {}, TARGET, backwards=False)
             try:
-                answer = _server().call(
+                answer = server.call(
                     "evo.evaluation.interpret_child:interpret", request, deadline_s=DEADLINE_S, scratch=Path(folder)
                 )
             except WorkerDied as error:
@@ -137,14 +141,29 @@ def _imported(source: str) -> ModuleType:
     return module
 
 
-_LOCK = threading.Lock()
-_SERVERS: list[ForkServer] = []
+@contextmanager
+def _not_autotuned() -> Iterator[None]:
+    """Autotuned kernels take the first configuration that fits, which is what a trace takes: a judge has no use for speed, trying all of
+    them for each shape takes seconds, and each trial of a kernel that updates its arguments would update them once more."""
 
+    def run(self: Autotuner, *args: Any, **kwargs: Any) -> Any:
+        self.nargs = dict(zip(self.arg_names, args, strict=False))
+        known = {**self.nargs, **kwargs}
+        problem: Exception | None = None
+        for config in self.prune_configs(kwargs):
+            try:
+                if config.pre_hook is not None:
+                    config.pre_hook({**known, **config.all_kwargs()})
+                return self.fn.run(*args, **kwargs, **config.all_kwargs())
+            except (OutOfResources, CompileTimeAssertionFailure, PTXASError) as error:  # as Triton's own, before anything ran
+                problem = error
+            finally:
+                self.best_config = config
+        raise problem or ValueError(f"{self.base_fn.__name__}: no configuration is left of its list")
 
-def _server() -> ForkServer:
-    """One for all references of this process; it ends with the process."""
-    if not _SERVERS:
-        limits = Limits(cpu_s=int(DEADLINE_S), file_bytes=MAX_OUTPUT_BYTES)
-        environment = {"TRITON_INTERPRET": "1"}
-        _SERVERS.append(ForkServer("interpret", limits, preload=("evo.evaluation.interpret_child",), environment=environment))
-    return _SERVERS[0]
+    before = Autotuner.run
+    Autotuner.run = run
+    try:
+        yield
+    finally:
+        Autotuner.run = before

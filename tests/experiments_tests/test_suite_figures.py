@@ -108,14 +108,28 @@ def test_calls_are_compared_in_rounds_and_a_side_that_fails_is_named() -> None:
         return x + 1
 
     sides = {"best": Side(lambda x: x + 1, [(x,)]), "eager": Side(slow, [(x,)]), "compile": Side(broken, [(x,)])}
-    found = measured(sides, "case", 5, "cpu", failed)
+    found = measured(sides, "case", 5, "cpu", failed, 30.0)
     assert found is not None
     assert failed == {"compile": "RuntimeError: not on this machine"}
     assert set(found["us"]) == {"best", "eager"}
     assert found["us"]["eager"] > 2000.0
     assert len(found["ratios"]["eager"]) == 5
     assert min(found["ratios"]["eager"]) > 0, "the logarithm of a slower side's time over ours"
-    assert measured({"best": Side(broken, [(x,)])}, "case", 2, "cpu", failed) is None
+    assert measured({"best": Side(broken, [(x,)])}, "case", 2, "cpu", failed, 30.0) is None
+
+
+def test_a_side_that_compiles_for_too_long_is_named_and_the_others_are_timed() -> None:
+    def endless(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(600)
+        return x
+
+    failed: dict[str, str] = {}
+    x = torch.ones(10)
+    sides = {"best": Side(lambda x: x + 1, [(x,)]), "max-autotune": Side(endless, [(x,)])}
+    found = measured(sides, "case", 2, "cpu", failed, 0.1)
+    assert found is not None
+    assert set(found["us"]) == {"best"}
+    assert "within 0.1 s" in failed["max-autotune"]
 
 
 def test_peers_name_their_hardware_and_source() -> None:

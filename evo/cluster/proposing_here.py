@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from evo.cluster.proposing import propose
 from evo.cluster.setup import build_operators
-from evo.cluster.spending import Spending, buckets_of, endpoint_of
+from evo.cluster.spending import Reserved, Spending, buckets_of, endpoint_of
 from evo.config import RunConfig
 from evo.errors import SpendLimitError
 from evo.records import NoProposal, Proposal
@@ -25,20 +25,6 @@ INTERRUPT_GRACE_S = 10.0
 """How long a reply that is under way, and paid for, is waited for after Ctrl-C."""
 
 _WORKER = "propose"
-
-
-class _Reserved:
-    """A reservation of the run's budget; see `operators.models.ledger.Reservation`."""
-
-    def __init__(self, spending: Spending, name: str, dollars: float, tokens: int) -> None:
-        self._spending = spending
-        self.name = name
-        self.dollars = dollars
-        self.tokens = tokens
-
-    def settle(self, dollars: float, tokens: int) -> None:
-        """See `operators.models.ledger.Reservation.settle`."""
-        self._spending.settle(self.name, dollars, tokens)
 
 
 class StoredAccount:
@@ -58,23 +44,23 @@ class StoredAccount:
         """The limit in dollars, None for none."""
         return self._cap
 
-    async def reserve(self, dollars: float, tokens: int) -> _Reserved:
+    async def reserve(self, dollars: float, tokens: int) -> Reserved:
         """See `operators.models.ledger.Account.reserve`."""
         name = new_ticket()
         refusal = await self._spending.reserve(_WORKER, 0, name, dollars, tokens)
         if refusal:
             raise SpendLimitError(refusal)
-        return _Reserved(self._spending, name, dollars, tokens)
+        return Reserved(name, dollars, tokens, self._spending.settle)
 
     async def sent(self, batch: str, requests: Mapping[str, Reservation]) -> None:
         """See `operators.models.ledger.Account.sent`."""
-        self._spending.sent(batch, {request: item.name for request, item in requests.items() if isinstance(item, _Reserved)})
+        self._spending.sent(batch, {request: item.name for request, item in requests.items() if isinstance(item, Reserved)})
 
-    async def regain(self, request: str) -> tuple[str, _Reserved] | None:
+    async def regain(self, request: str) -> tuple[str, Reserved] | None:
         """See `operators.models.ledger.Account.regain`."""
         name = new_ticket()
         known = self._spending.regain(_WORKER, 0, name, request)
-        return None if known is None else (known[0], _Reserved(self._spending, name, *known[1:]))
+        return None if known is None else (known[0], Reserved(name, *known[1:], self._spending.settle))
 
 
 async def make_proposals(engine: Engine, config: RunConfig, wanted: int, interrupted: Callable[[], str | None]) -> str:

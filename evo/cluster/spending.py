@@ -169,18 +169,24 @@ class Spending:
         self._commit(ledger.spent + ledger.reserved, ledger.spent_tokens + ledger.reserved_tokens)
 
 
-class _Reserved:
-    """A `Reservation` that the engine's side holds."""
+class Reserved:
+    """A `Reservation` of the run's budget.
 
-    def __init__(self, engine: Any, name: str, dollars: float, tokens: int) -> None:
-        self._engine = engine
+    Args:
+        name: Under which it is held.
+        dollars, tokens: How much.
+        settle: `Spending.settle`, or what calls it elsewhere. Nobody waits for that to arrive: what does not counts in full.
+    """
+
+    def __init__(self, name: str, dollars: float, tokens: int, settle: Callable[[str, float, int], object]) -> None:
         self.name = name
         self.dollars = dollars
         self.tokens = tokens
+        self._settle = settle
 
     def settle(self, dollars: float, tokens: int) -> None:
-        """See `operators.models.ledger.Reservation.settle`. Nobody waits for it to arrive: what does not counts in full."""
-        self._engine.settle.remote(self.name, dollars, tokens)
+        """See `operators.models.ledger.Reservation.settle`."""
+        self._settle(self.name, dollars, tokens)
 
 
 class SharedAccount:
@@ -204,7 +210,7 @@ class SharedAccount:
         """The limit in dollars, None for none."""
         return self._cap
 
-    async def reserve(self, dollars: float, tokens: int) -> _Reserved:
+    async def reserve(self, dollars: float, tokens: int) -> Reserved:
         """See `operators.models.ledger.Account.reserve`."""
         name = new_ticket()
         try:
@@ -214,18 +220,18 @@ class SharedAccount:
             raise
         if refusal:
             raise SpendLimitError(refusal)
-        return _Reserved(self._engine, name, dollars, tokens)
+        return Reserved(name, dollars, tokens, self._engine.settle.remote)
 
     async def sent(self, batch: str, requests: Mapping[str, Reservation]) -> None:
         """See `operators.models.ledger.Account.sent`."""
-        held = {request: item.name for request, item in requests.items() if isinstance(item, _Reserved)}
+        held = {request: item.name for request, item in requests.items() if isinstance(item, Reserved)}
         await self._engine.sent.remote(batch, held)
 
-    async def regain(self, request: str) -> tuple[str, _Reserved] | None:
+    async def regain(self, request: str) -> tuple[str, Reserved] | None:
         """See `operators.models.ledger.Account.regain`."""
         name = new_ticket()
         known: tuple[str, float, int] | None = await self._engine.regain.remote(self._worker, self._life, name, request)
-        return None if known is None else (known[0], _Reserved(self._engine, name, *known[1:]))
+        return None if known is None else (known[0], Reserved(name, *known[1:], self._engine.settle.remote))
 
 
 class SharedLimiter:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from evo.cluster.receipts import sent_before
-from evo.cluster.spending import Spending
+from evo.cluster.spending import Reserved, Spending
 from evo.config import RunConfig
 from evo.errors import SpendLimitError
 from evo.records import Event, EventKind, Exchange, Spent
@@ -28,17 +28,6 @@ NAMES = ("7-1", "9-1", "9-2")
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     quiet_environment(monkeypatch, tmp_path, ["anthropic"])
-
-
-class Reserved:
-    """A reservation of the run."""
-
-    def __init__(self, run: Run, name: str, dollars: float, tokens: int) -> None:
-        self.name, self.dollars, self.tokens = name, dollars, tokens
-        self._run = run
-
-    def settle(self, dollars: float, tokens: int) -> None:
-        self._run.spending.settle(self.name, dollars, tokens)
 
 
 class Run:
@@ -69,7 +58,7 @@ class Run:
         refusal = await self.spending.reserve("p", self.spending.life("p"), name, dollars, tokens)
         if refusal:
             raise SpendLimitError(refusal)
-        return Reserved(self, name, dollars, tokens)
+        return Reserved(name, dollars, tokens, self.spending.settle)
 
     async def sent(self, batch: str, requests: Mapping[str, Reservation]) -> None:
         self.spending.sent(batch, {name: item.name for name, item in requests.items() if isinstance(item, Reserved)})
@@ -77,7 +66,7 @@ class Run:
     async def regain(self, request: str) -> tuple[str, Reserved] | None:
         name = new_ticket()
         known = self.spending.regain("p", self.spending.life("p"), name, request)
-        return None if known is None else (known[0], Reserved(self, name, *known[1:]))
+        return None if known is None else (known[0], Reserved(name, *known[1:], self.spending.settle))
 
     def _commit(self, dollars: float, tokens: int) -> None:
         self.latest = dollars, tokens

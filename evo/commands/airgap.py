@@ -15,6 +15,7 @@ import typer
 from evo.commands import search
 from evo.commands.carrying import hand_over, open_merged, standing_of, tasks_here, write_rest
 from evo.commands.interruption import INTERRUPTED, Interruption
+from evo.commands.readiness import check_names, check_quickly, check_unchanged, load_run
 from evo.commands.seeding import with_seeds
 from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, StoreError
@@ -156,9 +157,9 @@ def _begin(path: Path, place: str) -> None:
                     place, action=f"holds a run of another configuration than {path}: leave --config out to go on with it"
                 )
         return
-    search.check_quickly(config, str(path))
+    check_quickly(config, str(path))
     config = with_seeds(config)
-    tasks = search.load_run(config, str(path))
+    tasks = load_run(config, str(path))
     if config.evaluator == "kernels":  # others need not judge
         from evo.commands.weak_tasks import refuse_weak_tasks
 
@@ -178,7 +179,7 @@ def _propose(store: PopulationStore, config: RunConfig, wanted: int, interruptio
     from evo.cluster.setup import operator_infos, task_setups
     from evo.search.engine import Engine
 
-    search.check_unchanged(search.load_run(config, str(config.store)), json.loads(store.header.tasks))
+    check_unchanged(load_run(config, str(config.store)), json.loads(store.header.tasks))
     for endpoint in config.endpoints:
         typer.echo(f"asks {endpoint}, as the store's configuration says")
     for section in config.models:
@@ -209,9 +210,9 @@ def _to_evaluate(header: RunHeader, place: str, limits: search.Overrides, latenc
         device = "gpu" if latency_kind is LatencyKind.MEASURED else "cpu"
     cluster = config.cluster.model_copy(update={"device": device, "proposers": 0})
     config = config.model_copy(update={"cluster": cluster, "library": ()})
-    search.check_names(config, place)
+    check_names(config, place)
     evaluator_factory(config.evaluator)
-    search.check_unchanged(load_tasks(config), json.loads(header.tasks))
+    check_unchanged(load_tasks(config), json.loads(header.tasks))
     made_for, here = json.loads(header.versions).get("triton"), importlib.metadata.version("triton")
     if made_for != here:
         typer.echo(f"note: the run was begun with Triton {made_for}; this machine has {here}")

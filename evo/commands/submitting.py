@@ -45,7 +45,7 @@ def submit_command(path: Path, options: SubmitOptions) -> int:
         InputError: The file cannot be used, or no job server answers.
         TritonEvolveError: The connection was lost; the search goes on.
     """
-    from evo.commands.search import check_quickly
+    from evo.commands.readiness import check_quickly
 
     config = read_config(path)
     check_quickly(config, str(path))

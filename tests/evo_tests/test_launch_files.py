@@ -12,7 +12,7 @@ import yaml
 
 from evo.cluster.jobs import STOP_WAIT_S, server_address, without_log
 from evo.commands.continuing import as_it_began
-from evo.commands.search import check_quickly
+from evo.commands.readiness import check_quickly
 from evo.commands.submitting import PACKED, entrypoint, pack
 from evo.config import RunConfig, read_config
 from evo.errors import ConfigError, InputError

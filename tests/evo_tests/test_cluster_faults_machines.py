@@ -107,7 +107,7 @@ def test_a_node_is_cut_off_for_a_minute(tmp_path: Path, fault: Fault) -> None:
     with Machines(tmp_path) as machines:
         machines.start_head(2)
         lone = machines.join("a")
-        search = Search(machines, tmp_path, "brisk", 120, evaluators=3)
+        search = Search(machines, tmp_path, "brisk", 1000, evaluators=3)
         with search.running():
             search.reach(4)
             lone.busy()
@@ -119,7 +119,8 @@ def test_a_node_is_cut_off_for_a_minute(tmp_path: Path, fault: Fault) -> None:
             wait_until(lambda: not alive(lone.pids_of_ray()), "end of Ray on the node that was given up", 60)
             machines.start_ray(lone)
             wait_until(lambda: bool(lone.titled("ray::EvaluatorActor")), "evaluator on the node that is back", 60)
-            search.finish()
+            search.interrupt()
+            search.finish(130)
         search.tells(r"cluster : node a .* is gone", r"cluster : node a .* joined")
 
 

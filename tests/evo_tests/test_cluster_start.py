@@ -23,7 +23,7 @@ def test_a_signal_while_ray_starts_leaves_no_process(
         below = descendants(driver.pid)
         driver.send_signal(number)
         status = driver.wait(timeout=120)
-        wait_until(lambda: not alive(below), "end of what Ray had started", 10)
+        wait_until(lambda: not alive(below), "end of what Ray had started", 60)
     said = (tmp_path / "out.txt").read_text()
     assert status == 130, said
     assert f"interrupted by {number.name}" in said

@@ -35,13 +35,13 @@ def test_room_is_asked_for_as_long_as_it_is_missing() -> None:
     gpus, cores = Wishes({"GPU": 1}), Wishes({"CPU": 1})
     gpus.ask(40)
     cores.ask(1)  # there is one
-    wait_until(lambda: asked() == {"GPU": 40}, "wishes", 30)
+    wait_until(lambda: asked() == {"GPU": 40}, "wishes", 120)
     gpus.ask(3)
-    wait_until(lambda: asked() == {"GPU": 3}, "fewer wishes", 30)
+    wait_until(lambda: asked() == {"GPU": 3}, "fewer wishes", 120)
     gpus.ask(0)
-    wait_until(lambda: not asked(), "end of the wishes", 30)
+    wait_until(lambda: not asked(), "end of the wishes", 120)
     cores.ask(0)
-    wait_until(lambda: ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"], "the core that was there", 30)
+    wait_until(lambda: ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"], "the core that was there", 120)
 
 
 @pytest.mark.slow

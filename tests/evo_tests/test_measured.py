@@ -17,13 +17,13 @@ def tool(folder: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize("text", ["exec sleep 60", "echo no device; exit 9", "kill -9 $$"])
+@pytest.mark.parametrize("text", ["exec sleep 600", "echo no device; exit 9", "kill -9 $$"])
 def test_a_driver_that_does_not_answer_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     tool(tmp_path, text)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     started = time.monotonic()
     assert driver_says("--query-gpu=name", timeout_s=0.3) == []
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60, "it would sleep for ten minutes"
 
 
 def test_a_tool_that_cannot_be_started_is_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ class Scripted(SimulatedEvaluator):
     def evaluate(self, item: WorkItem, claim: Claim) -> Evaluation:
         self.items.append(item)
         if "hang" in item.variant.source:
-            self.closed.wait(30)
+            self.closed.wait(600)
         if "broken" in item.variant.source:
             raise DeviceError("the GPU fell off the bus")
         owner = claim("plan of a copy" if "cop" in item.variant.source else "another plan", item.variant.variant_id)
@@ -189,10 +189,10 @@ def module(word: str) -> str:
 
 
 def test_a_reply_that_hangs_is_a_timeout_and_the_next_one_has_a_new_evaluator(built: Built) -> None:
-    judging = scripted(built, deadline_s=0.2)
+    judging = scripted(built, deadline_s=1.0)
     started = time.monotonic()
     late = judging.judge(Submission("softmax", reply_of(module("hang"))))
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 60, "it would hang for ten minutes"
     assert late.evaluation is not None
     assert late.evaluation.status is Status.TIMEOUT
     assert parts_of(late.evaluation).reward == 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import os
 import re
 from dataclasses import dataclass
@@ -54,14 +55,19 @@ def init_command(options: InitOptions) -> int:
     arguments = read_inputs(options.inputs) if options.inputs is not None else own or ()
     names = checked_count(given, arguments)
     task = options.name or _identifier(given)
+    if not task.isidentifier() or keyword.iskeyword(task):
+        raise InputError("--name", given=task, allowed="a name as Python has them, such as fused_norm")
     out = options.out or Path(f"{task}_task.py")
-    if out.exists():
-        raise InputError(str(out), given="a file that exists", action="give another --out, or remove it")
+    _check_free(out)
     kernel = _kernel(options.kernel, out) if options.kernel is not None else None
     derived = derive(given, arguments)
     stateful = bool(given.state)
     entry = kernel[1] if kernel else given.name if stateful else _entry(given)
-    out.write_text(task_file_text(given, names, derived, task=task, kernel=kernel, entry=entry), encoding="utf-8")
+    text = task_file_text(given, names, derived, task=task, kernel=kernel, entry=entry)
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"--out: {out}", given=error.strerror, action="give a file in a folder that you may write to") from error
     try:
         loaded = load_task(str(out.resolve()))
     except TaskError:
@@ -73,6 +79,15 @@ def init_command(options: InitOptions) -> int:
     typer.echo(f"{out}: the task {task}, {cases}; look at the lines marked CHECK")
     typer.echo(f"next: triton-evolve doctor --task {out}")
     return 0
+
+
+def _check_free(out: Path) -> None:
+    if out.exists():
+        raise InputError(str(out), given="a file that exists", action="give another --out, or remove it")
+    if out.suffix != ".py":
+        raise InputError(f"--out: {out}", given="not a Python file", allowed="a file that ends in .py")
+    if not out.parent.is_dir():
+        raise InputError(f"--out: {out}", given="a folder that is not there", action="make it, or give another --out")
 
 
 def _identifier(given: Given) -> str:

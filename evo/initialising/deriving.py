@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -84,7 +84,7 @@ class Reference:
             state = {name: mode.from_tensor(item.detach()) for name, item in self._given.state.items()}
             made = [_empty(item) if isinstance(item, TensorSpec) else item for item in arguments]
             with FlopCounterMode(display=False) as counter, _Names() as names:
-                outputs = list(flat(self._call(state, made), self._where))
+                outputs = list(flat(self._call(state, made), self.where))
         specs = [item for item in arguments if isinstance(item, TensorSpec)]
         moved = sum(spec.nbytes for spec in specs) + sum(
             item.numel() * item.element_size() for item in [*outputs, *state.values()]
@@ -102,7 +102,7 @@ class Reference:
         before = [item.clone() if isinstance(item, torch.Tensor) else item for item in made]
         with torch.no_grad():
             state = {name: item.detach().clone() for name, item in self._given.state.items()}
-            outputs = list(flat(self._call(state, made), self._where))
+            outputs = list(flat(self._call(state, made), self.where))
         changed = tuple(
             place
             for place, (old, new) in enumerate(zip(before, made, strict=True))
@@ -115,11 +115,18 @@ class Reference:
             if self._given.is_module:
                 return torch.func.functional_call(self._given.function, dict(state), tuple(made))
             return self._given.function(*made)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            given, allowed = (
+                "results that depend on values in form or number",
+                "tensors whose shapes follow from those of the inputs",
+            )
+            raise InputError(self.where, given=f"{given} ({error.func})", allowed=allowed) from error
         except (Exception, SystemExit) as error:
-            raise InputError(self._where, given=line_of(error), action="the reference must run on these inputs") from error
+            raise InputError(self.where, given=line_of(error), action="the reference must run on these inputs") from error
 
     @property
-    def _where(self) -> str:
+    def where(self) -> str:
+        """For messages."""
         return f"{self._given.path}: {self._given.name}"
 
 
@@ -247,9 +254,20 @@ def _sized(reference: Reference, arguments: Sequence[Argument], varying: Sequenc
 
 
 def _runs(reference: Reference, case: Sized) -> tuple[list[torch.Tensor], tuple[int, ...]]:
-    outputs, mutates = reference.run(case.arguments, 0)
+    with torch.random.fork_rng(devices=[]):
+        outputs, mutates = reference.run(case.arguments, 0)
+        torch.manual_seed(1)  # what the reference draws by itself is drawn otherwise
+        repeated, _ = reference.run(case.arguments, 0)
+    if not all(map(same_bits, outputs, repeated)):
+        action = "what is drawn at random must be an input; a dropout needs evaluation mode, or p = 0"
+        raise InputError(reference.where, given="other results on equal inputs", action=action)
     _, again = reference.run(case.arguments, 1)
     return outputs, tuple(sorted({*mutates, *again}))
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """So that NaN equals NaN."""
+    return torch.equal(*(item.contiguous().view(-1).view(torch.uint8) for item in (one, other)))
 
 
 def flat(value: Any, where: str) -> Iterator[torch.Tensor]:

@@ -90,8 +90,15 @@ def _run(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise InputError(str(path), given=line_of(error), action="the file must import without errors") from error
+        raise InputError(str(path), given=line_of(error), action=_cure(error, path)) from error
     return module
+
+
+def _cure(error: BaseException, path: Path) -> str:
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name and ((path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()):
+        return f"a task file is whole by itself: take what it needs of {name} into {path.name}, or install {name} as a package"
+    return "the file must import without errors"
 
 
 def _module(path: Path, name: str, cls: type[torch.nn.Module], module: ModuleType) -> Given:
@@ -114,6 +121,9 @@ def _module(path: Path, name: str, cls: type[torch.nn.Module], module: ModuleTyp
     if not plain:
         guesses.append("arguments of the constructor are no plain values, so that of a kernel is given none")
     state = {**dict(made.named_parameters()), **dict(made.named_buffers())}
+    for key, item in state.items():
+        if (dtype := str(item.dtype).removeprefix("torch.")) not in DTYPE_BYTES:
+            raise InputError(f"{path}: {name}: {key}", given=f"a parameter or buffer of {dtype}", allowed=DTYPE_BYTES)
     return Given(path, name, made, _names(made.forward), state, tuple(given) if plain else (), True, tuple(guesses))
 
 
@@ -200,7 +210,10 @@ def read_inputs(text: str) -> tuple[Argument, ...]:
             dtype = SHORT.get(match[1], match[1])
             if dtype not in DTYPE_BYTES:
                 raise InputError("--inputs", given=item, allowed=[*SHORT, *DTYPE_BYTES])
-            found.append(_drawn(tuple(int(size) for size in match[2].split(",") if size.strip()), dtype))
+            shape = tuple(int(size) for size in match[2].split(",") if size.strip())
+            if 0 in shape:
+                raise InputError("--inputs", given=item, allowed="sizes of at least 1")
+            found.append(_drawn(shape, dtype))
         elif item:
             found.append(_plain(item))
     if not found:

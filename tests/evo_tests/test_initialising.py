@@ -186,3 +186,99 @@ def test_inputs_in_words() -> None:
     )  # fmt: skip
     with pytest.raises(InputError, match="such as"):
         read_inputs(" ")
+
+
+NAMES = """
+import torch
+
+def reference(x):
+    return x * 2
+
+def case(x, *, eps=1e-5):
+    return x / (x.abs() + eps)
+
+class Task(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return reference(self.line(x))
+"""
+
+
+@pytest.mark.parametrize("name", ["case", "reference", "Task"])
+def test_names_that_task_files_use_are_left_to_the_reference(name: str, init: Init, tmp_path: Path) -> None:
+    (tmp_path / "names.py").write_text(NAMES)
+    task = init("--reference", f"names.py:{name}", "--inputs", "f32[32,8]")
+    assert isinstance(task.training_cases[0].arguments[0], TensorSpec)
+
+
+ODD = """
+import torch
+
+def scalar(x):
+    return x * float(x.sum())
+
+def some(x):
+    return x[x > 0]
+
+def random(x):
+    return x + torch.rand_like(x)
+
+def double(x):
+    return x * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--reference", "odd.py:scalar", "--inputs", "f32[8]"), ["odd.py: scalar", "depend on values in form or number"]),
+        (("--reference", "odd.py:some", "--inputs", "f32[8]"), ["odd.py: some", "depend on values in form or number"]),
+        (("--reference", "odd.py:random", "--inputs", "f32[8]"), ["other results on equal inputs", "must be an input"]),
+        (("--reference", "odd.py:double", "--inputs", "f32[0]"), ["f32[0]", "at least 1"]),
+        (("--reference", "odd.py:double", "--inputs", "f32[8]", "--out", "a/b.py"), ["a/b.py", "a folder that is not there"]),
+        (
+            ("--reference", "odd.py:double", "--inputs", "f32[8]", "--out", "/proc/b.py"),
+            ["--out: /proc/b.py", "you may write to"],
+        ),
+        (("--reference", "odd.py:double", "--inputs", "f32[8]", "--out", "b.txt"), ["b.txt", "ends in .py"]),
+        (("--reference", "odd.py:double", "--inputs", "f32[8]", "--name", "my task"), ["--name", "my task"]),
+        (("--reference", "odd.py:double", "--inputs", "f32[8]", "--name", "class"), ["--name", "class"]),
+        (("--reference", "task.py:double", "--inputs", "f32[8]"), ["task.py", "defines TASK"]),
+        (
+            ("--reference", "parted.py:f", "--inputs", "f32[8]"),
+            ["No module named 'odd'", "take what it needs of odd into parted.py"],
+        ),
+    ],
+)
+def test_what_newcomers_try_is_one_line(
+    arguments: tuple[str, ...], said: list[str], init: Init, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "odd.py").write_text(ODD)
+    (tmp_path / "task.py").write_text(ODD + "\nTASK = None\n")
+    (tmp_path / "parted.py").write_text("from odd import double\n\ndef f(x):\n    return double(x)\n")
+    before = set(tmp_path.iterdir())
+    with pytest.raises(SystemExit) as ended:
+        main(["init", *arguments])
+    assert ended.value.code == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()
+    assert all(part in line for part in said), line
+    assert set(tmp_path.iterdir()) == before, "nothing is left behind"
+
+
+def test_masks_and_places_among_buffers_keep_their_range(init: Init, tmp_path: Path) -> None:
+    text = NAMES.replace(
+        "super().__init__()\n",
+        """super().__init__()
+        self.register_buffer("mask", torch.ones(8, dtype=torch.bool), persistent=False)
+        self.register_buffer("places", torch.arange(8))
+        self.register_buffer("count", torch.tensor(0))
+""",
+    ).replace("reference(self.line(x))", "self.line(x)[:, self.places] * self.mask + self.count")
+    (tmp_path / "names.py").write_text(text)
+    parameters = init("--reference", "names.py:Task", "--inputs", "f32[32,8]").parameters
+    assert parameters["mask"] == TensorSpec((8,), "bool", "ones"), "of zeros, every result would be zero"
+    assert parameters["places"] == TensorSpec((8,), "int64", "integers", low=0, high=8)
+    assert parameters["count"] == TensorSpec((), "int64", "zeros")

@@ -18,7 +18,7 @@ from evo.tasks.draws import DEFAULT_VARIATIONS, Variation
 from evo.tasks.loading import builtin_tasks, load_task
 
 PLAIN_ONLY: frozenset[Variation] = frozenset()
-QUICK = Bounds(60.0)
+ENOUGH = Bounds(600.0)
 
 
 def case(name: str, *arguments: TensorSpec | float, count: int = 100) -> Case:
@@ -173,13 +173,13 @@ WEAK = (
 )  # fmt: skip
 
 
-def found(task: Task, cheat: str, bounds: Bounds = QUICK) -> Finding:
+def found(task: Task, cheat: str, bounds: Bounds = ENOUGH) -> Finding:
     return next(finding for finding in diagnose(task, bounds).findings if finding.cheat == cheat)
 
 
 @functools.cache
 def diagnosis_of(number: int) -> Diagnosis:
-    return diagnose(WEAK[number].task, QUICK)
+    return diagnose(WEAK[number].task, ENOUGH)
 
 
 @pytest.mark.parametrize("number", range(len(WEAK)), ids=lambda number: WEAK[number].cheat.replace(" ", "-"))
@@ -218,7 +218,7 @@ def test_zeros_do_not_pass_a_softmax_whose_values_are_tiny() -> None:
     # The published exploit: over 393,216 columns every value is below any absolute tolerance.
     cases = matrices((1, 393_216), (1, 393_216))
     task = made(lambda x: torch.softmax(x, dim=-1), cases, variations=PLAIN_ONLY)
-    weak = {finding.cheat for finding in diagnose(task, replace(QUICK, survivors_only=True)).weaknesses}
+    weak = {finding.cheat for finding in diagnose(task, replace(ENOUGH, survivors_only=True)).weaknesses}
     assert not {cheat for cheat in weak if cheat.endswith("for output 0")}
     assert "right for the shapes of the training cases only" in weak
 
@@ -231,12 +231,12 @@ def test_variations_that_the_task_allows_stop_what_its_distribution_lets_through
 def test_an_output_that_is_a_copy_by_right_is_no_finding() -> None:
     finding = found(made(lambda x: x.clone(), ODD), "a copy of argument 0 for output 0")
     assert not finding.weak
-    assert not diagnose(made(lambda x: x.clone(), ODD), QUICK).weaknesses
+    assert not diagnose(made(lambda x: x.clone(), ODD), ENOUGH).weaknesses
 
 
 def test_precision_that_the_task_allows_or_its_outputs_hide_is_no_finding() -> None:
     def named(task: Task) -> set[str]:
-        return {finding.cheat for finding in diagnose(task, QUICK).findings if finding.cheat.startswith("inputs rounded")}
+        return {finding.cheat for finding in diagnose(task, ENOUGH).findings if finding.cheat.startswith("inputs rounded")}
 
     assert named(made(torch.exp, ODD)) == {f"inputs rounded to {kind}" for kind in ("TF32", "float16", "bfloat16")}
     assert named(made(torch.exp, ODD, tolerance=Tolerance(products="tf32"))) == {"inputs rounded to bfloat16"}
@@ -262,7 +262,7 @@ def test_a_case_that_lets_zeros_pass_is_told_though_others_stop_them() -> None:
 
 def test_of_several_outputs_the_one_that_nobody_looks_at_is_named() -> None:
     task = made(lambda x: (x * 2, torch.softmax(x, -1).sum(-1)), ODD)
-    weak = {finding.cheat for finding in diagnose(task, QUICK).weaknesses}
+    weak = {finding.cheat for finding in diagnose(task, ENOUGH).weaknesses}
     assert "one constant for output 1" in weak
     assert not any("output 0" in cheat for cheat in weak)
 
@@ -280,7 +280,7 @@ def test_a_statistic_that_tests_nothing_lets_zeros_pass() -> None:
     seeds = tuple(case(f"{n}", TensorSpec((n, 3), "float32"), TensorSpec((1,), "int64", "integers", high=1e6)) for n in (3, 5))
     task = made(lambda x, seed: torch.rand_like(x), seeds, oracle="stochastic", statistic=lambda arguments, outputs: [])
     assert found(task, "zeros for output 0").weak
-    assert not any("another seed" in finding.cheat for finding in diagnose(task, QUICK).findings)
+    assert not any("another seed" in finding.cheat for finding in diagnose(task, ENOUGH).findings)
 
 
 def test_cases_too_large_to_look_at_are_named_and_small_ones_always_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_a_reference_that_fails_on_a_later_case_is_the_tasks_mistake() -> None:
         return x * 2
 
     with pytest.raises(TaskError, match=r"reference on case 1_5x129.*no such size"):
-        diagnose(made(picky, ODD), QUICK)
+        diagnose(made(picky, ODD), ENOUGH)
 
 
 @pytest.mark.parametrize("survivors_only", [False, True])
@@ -313,17 +313,17 @@ def test_a_reference_that_fails_on_a_variation_it_allows_is_the_tasks_mistake(su
         return 0 * x  # so that a cheat lives until then
 
     with pytest.raises(TaskError, match=r"reference on case 1_5x129, large inputs.*too large.*variation that the task allows"):
-        diagnose(made(only_small, ODD), replace(QUICK, survivors_only=survivors_only))
+        diagnose(made(only_small, ODD), replace(ENOUGH, survivors_only=survivors_only))
 
 
 def test_what_no_held_out_case_was_asked_about_is_not_said_to_pass_verification() -> None:
     task = made(double, ODD, held_out=matrices((5, 7)), tolerance=LOOSE)
     assert found(task, "zeros for output 0").reach is Reach.VERIFICATION
-    assert found(task, "zeros for output 0", replace(QUICK, survivors_only=True)).reach is Reach.SEARCH
+    assert found(task, "zeros for output 0", replace(ENOUGH, survivors_only=True)).reach is Reach.SEARCH
 
 
 def test_a_reference_that_its_own_judge_refuses_is_told() -> None:
     def cancelling(x: torch.Tensor) -> torch.Tensor:
         return ((x + 1e8) - 1e8) > 0  # float32 has no room for x beside 1e8
 
-    assert "case" in diagnose(made(cancelling, ODD), QUICK).unfit[0]
+    assert "case" in diagnose(made(cancelling, ODD), ENOUGH).unfit[0]

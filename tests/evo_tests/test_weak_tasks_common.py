@@ -92,7 +92,7 @@ COMMON = {
 @pytest.mark.parametrize("name", COMMON)
 def test_a_common_operation_is_not_found_weak(name: str) -> None:
     check_task(COMMON[name])
-    diagnosis = diagnose(COMMON[name], Bounds(60.0))
+    diagnosis = diagnose(COMMON[name], Bounds(600.0))
     assert [finding.text for finding in diagnosis.weaknesses] == []
     assert not diagnosis.unfit
     assert len(diagnosis.looked_at) == len(SHAPES)

@@ -15,7 +15,7 @@ import torch
 from evo.errors import TaskError
 from evo.evaluation.inputs import Inputs, differentiable_places, make_grad_outputs, make_inputs, to_float64
 from evo.evaluation.rounding import NATIVE, Perturbing, Recording, as_wide_as
-from evo.evaluation.tiling import comparable, errors, row_norms, tile_size, tiles
+from evo.evaluation.tiling import comparable, errors, row_norms, shown, tile_size, tiles
 from evo.tasks.base import JUDGED_DTYPES, Case, Task, TensorSpec
 from evo.tasks.draws import Draw
 
@@ -24,7 +24,7 @@ FEW_ELEMENTS = 32
 """Of an output: too few to tell from one call how exact the reference is."""
 FURTHER_DRAWS = 7
 """So many, and the one that is judged, tell the standard deviation of the reference's error on outputs of few elements."""
-ROUNDINGS = 4
+ROUNDINGS = 12
 """So many computations that round by chance tell how far rounding moves an output."""
 LARGE_ELEMENTS = 1 << 24
 """Inputs with more are not drawn again: sums that long have a wide floor."""
@@ -54,11 +54,13 @@ class Outputs:
 @dataclass(frozen=True)
 class Rounding:
     """What `ROUNDINGS` computations that round by chance (`evo.evaluation.rounding`) show of one output, tile by tile, [tiles] in
-    float64: the `deviation` of float64 ones that round as float32 does, which is how far rounding is amplified; and the largest `error`
-    norm of the reference in its own dtypes, which may be exact by luck once, but not every time."""
+    float64: the `deviation` of float64 ones that round as float32 does, which is how far rounding is amplified; and of the reference in
+    its own dtypes, which may be exact by luck once, but not every time, the largest `error` norm, and the largest error of an
+    element relative to its raised magnitude, `shown`."""
 
     deviation: torch.Tensor
     error: torch.Tensor
+    shown: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -283,20 +285,21 @@ def _rounding(wide: torch.Tensor, native: torch.Tensor, exact: torch.Tensor) -> 
     """Of one output of one computation; mean magnitudes for the deviation, which a few flipped decisions hardly move."""
     if not exact.dtype.is_floating_point or not native.dtype.is_floating_point or not exact.numel():
         return None
-    parts = [
-        (errors(w, y)[0].mean(dim=1), row_norms(errors(n, y)[0]))
-        for w, n, y in tiles(tile_size(exact), wide, native, exact, device=exact.device)
-    ]
-    # A normal number's standard deviation is √(π/2) times its mean magnitude.
-    return Rounding(math.sqrt(math.pi / 2) * torch.cat([mean for mean, _ in parts]), torch.cat([norm for _, norm in parts]))
+    parts = []
+    for w, n, y in tiles(tile_size(exact), wide, native, exact, device=exact.device):
+        error, size = errors(n, y)
+        # A normal number's standard deviation is √(π/2) times its mean magnitude.
+        parts.append((math.sqrt(math.pi / 2) * errors(w, y)[0].mean(dim=1), row_norms(error), shown(error, size)))
+    return Rounding(*(torch.cat(items) for items in zip(*parts, strict=True)))
 
 
 def _together(found: Sequence[Rounding | None]) -> Rounding | None:
     known = [item for item in found if item is not None]
     if not known:
         return None
-    deviations, norms = (torch.stack(list(items)) for items in zip(*((i.deviation, i.error) for i in known), strict=True))
-    return Rounding(deviations.mean(dim=0), norms.amax(dim=0))
+    kinds = zip(*((item.deviation, item.error, item.shown) for item in known), strict=True)
+    deviations, norms, shares = (torch.stack(list(items)) for items in kinds)
+    return Rounding(deviations.mean(dim=0), norms.amax(dim=0), shares.amax(dim=0))
 
 
 @contextmanager

@@ -104,7 +104,7 @@ class Perturbing(TorchDispatchMode):  # type: ignore[no-untyped-call]
         decided = _decisions(func, args, kwargs or {}, result)
         if decided:
             result = self._as_decided(func, result, decided)
-        if _name(func) in EXACT or _name(func) in DECIDING or func.is_view:
+        if (_name(func) in EXACT and not _narrows(args, result)) or _name(func) in DECIDING or func.is_view:
             return result
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor) and _is_dense(tensor) and tensor.dtype in self._epsilons and tensor.numel():
@@ -141,6 +141,13 @@ def _decisions(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result
     leaves = (leaf for leaf in tree_leaves(result) if leaf is not None)
     return tuple(
         leaf for leaf in leaves if not isinstance(leaf, torch.Tensor) or (_is_dense(leaf) and (jumps or not _is_real(leaf)))
+    )
+
+
+def _narrows(args: Sequence[Any], result: Any) -> bool:
+    """Whether a copy is in a format that holds less than what was copied: it rounds."""
+    return _is_real(result) and any(
+        _is_real(leaf) and torch.finfo(leaf.dtype).eps < torch.finfo(result.dtype).eps for leaf in tree_leaves(args)
     )
 
 

@@ -62,13 +62,13 @@ class ElementAllowance:
     magnitude is raised by `ELEMENT_SHARE`, or barely, by `ROUNDING_SHARE`, of the largest in its tile.
 
     Attributes:
-        shown: Worst error of the reference, relative to the raised magnitude, times what is accepted of it.
+        shown: Worst error of the reference, relative to the raised magnitude, times what is accepted of it, for each tile, [tiles, 1].
         rounding, inside: Floors for rounding of results, and for arithmetic before it.
         absolute: What is lost below the smallest numbers, [1, 1], or more at each element of the one tile, [1, tile].
         amplified: What is added at every element of a tile because rounding is amplified there, [tiles, 1].
     """
 
-    shown: float
+    shown: torch.Tensor
     rounding: float
     inside: float
     absolute: torch.Tensor
@@ -77,13 +77,20 @@ class ElementAllowance:
     def of(self, y_size: torch.Tensor, first: int) -> torch.Tensor:
         """Largest error of each element, from |y| of whole tiles; `first` is the number of the first of them."""
         largest = y_size.amax(dim=1, keepdim=True)
+        these = slice(first, first + len(y_size))
         floor = self.rounding * (y_size + ROUNDING_SHARE * largest) + self.inside * raised(y_size) + self.absolute
-        return torch.maximum(self.shown * raised(y_size), floor) + self.amplified[first : first + len(y_size)]
+        return torch.maximum(self.shown[these] * raised(y_size), floor) + self.amplified[these]
 
 
 def raised(y_size: torch.Tensor) -> torch.Tensor:
     """|y| raised by `ELEMENT_SHARE` of the largest in its tile."""
     return y_size + ELEMENT_SHARE * y_size.amax(dim=1, keepdim=True)
+
+
+def shown(error: torch.Tensor, y_size: torch.Tensor) -> torch.Tensor:
+    """Worst error of each tile, relative to the raised magnitude; none where all of the tile is zero."""
+    size = raised(y_size)
+    return torch.where(size > 0, error / size, torch.zeros_like(error)).amax(dim=1)
 
 
 def special_mask(c: torch.Tensor, y: torch.Tensor, r: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

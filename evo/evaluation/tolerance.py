@@ -19,8 +19,9 @@ zero, and two steps of 2⁻²⁴ in float16.
 Where terms cancel all over (what is left of equal inputs after their mean was taken off, the gradient of a saturated softmax), y is
 smaller than what rounds in between, and r may be exact by the luck of its order of operations; and of 100 000 rows r is lucky in some.
 So what fails is judged once more beside computations that round by chance (`evo.evaluation.rounding`): the same multiple of σ is
-added, now the standard deviation that they have in each tile where they round as float32 does, and ‖r − y‖ of a tile is the largest of
-r and those that round as r does. Where nothing cancels, σ is some ε(float32) of y, and this adds no more than the floors do.
+added, now the standard deviation that they have in each tile where they round as float32 does, and ‖r − y‖ of a tile, and its worst
+element, are the largest of r and those that round as r does. Where nothing cancels, σ is some ε(float32) of y, and this adds no more
+than the floors do.
 
 Where a task lets products of float32 inputs be taken in less (`Tolerance.products`), ε of that format is added, and that divided by
 `ELEMENT_SHARE` at single elements. An operand cut to it, as tensor cores cut float32 to TF32, is off by a share that lies evenly
@@ -33,6 +34,7 @@ What this cannot see: errors that a 16-bit output's own rounding hides.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,8 +48,8 @@ from evo.evaluation.tiling import (
     ElementAllowance,
     comparable,
     errors,
-    raised,
     row_norms,
+    shown,
     special_mask,
     tile_size,
     tiles,
@@ -216,8 +218,9 @@ def _compare_floats(
     slack = torch.zeros((1, 1), dtype=torch.float64, device=y.device) if spread is None else accepted * spread.reshape(1, -1)
     if rounding is None:
         nothing = torch.zeros(-(-y.numel() // tile), dtype=torch.float64, device=y.device)
-        rounding = Rounding(nothing, nothing)
-    measures = _measure(c, y, r, tile, tolerance, floors, slack, Rounding(accepted * rounding.deviation, rounding.error))
+        rounding = Rounding(nothing, nothing, nothing)
+    rounding = dataclasses.replace(rounding, deviation=accepted * rounding.deviation)
+    measures = _measure(c, y, r, tile, tolerance, floors, slack, rounding)
     ratio, place = measures.worst
     if not ratio <= 1:  # not a number is no pass
         return Wrongness(
@@ -247,16 +250,22 @@ def _measure(
     rounding: Rounding,
 ) -> _Measures:
     """`slack` [1, elements] is added to what is allowed, which only outputs of a single tile have (else [1, 1]), and so is the
-    deviation of `rounding` in each tile; its error stands beside the reference's."""
+    deviation of `rounding` in each tile; its errors stand beside the reference's."""
     amplified = rounding.deviation
-    shown = 0.0
-    for y_part, r_part in tiles(tile, y, r, device=y.device):
-        r_error, y_size = errors(r_part, y_part)
-        shown = max(shown, float((r_error / (raised(y_size) + floors.absolute)).max()))
+    seen = [(shown(*errors(r_part, y_part)), y_part) for y_part, r_part in tiles(tile, y, r, device=y.device)]
+    of_each = torch.cat([errors_shown for errors_shown, _ in seen])
+    largest = torch.cat([errors(y_part, y_part)[1].amax(dim=1) for _, y_part in seen])
+    # Where a tile is all but zero, rounding is all there is of it: what the reference shows there holds for that tile alone.
+    worst_shown = of_each[largest >= ELEMENT_SHARE * largest.max()].max()
+    of_each = torch.maximum(of_each.clamp(min=worst_shown), rounding.shown)
     # Twice the rounding at single elements: one of several rounded terms (16-bit softmax weights in attention) may outweigh
     # a small element of y, and few rows give r few chances to show such an error.
     allowance = ElementAllowance(
-        tolerance.ratio * shown, 2 * floors.rounding, floors.inside / ELEMENT_SHARE, floors.absolute + slack, amplified[:, None]
+        tolerance.ratio * of_each[:, None],
+        2 * floors.rounding,
+        floors.inside / ELEMENT_SHARE,
+        floors.absolute + slack,
+        amplified[:, None],
     )
     rows: list[torch.Tensor] = []
     element, first = 0.0, 0

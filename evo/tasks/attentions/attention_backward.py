@@ -14,7 +14,11 @@ SCORES_AT_ONCE = 1 << 26
 def attention_backward(
     dy: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of softmax(q kᵀ / √d, causal) v for every head, some heads at a time; what is not a product is in float32 at least."""
+    """Gradients of softmax(q kᵀ / √d, causal) v for every head, some heads at a time; what is not a product is in float32 at least.
+
+    Rowsum(p g) is taken as rowsum(dy y) with y in the dtype of the inputs, as flash attention does (Dao, 2023): the sum of a row's
+    gradients is then zero but for rounding, and a kernel that does the same is no worse than the reference.
+    """
     batch, heads, length, dim = q.shape
     wide, scale = torch.promote_types(q.dtype, torch.float32), dim**-0.5
     grads, queries, keys, values = (tensor.reshape(batch * heads, length, dim) for tensor in (dy, q, k, v))
@@ -26,7 +30,8 @@ def attention_backward(
         scores = (queries[part].to(wide) @ keys[part].to(wide).transpose(1, 2)) * scale
         weights = torch.softmax(scores.masked_fill_(future, float("-inf")), dim=-1)
         dweights = grads[part].to(wide) @ values[part].to(wide).transpose(1, 2)
-        dscores = weights * (dweights - (weights * dweights).sum(dim=-1, keepdim=True)) * scale
+        y = (weights.to(q.dtype) @ values[part]).to(wide)
+        dscores = weights * (dweights - (grads[part].to(wide) * y).sum(dim=-1, keepdim=True)) * scale
         dv[part] = weights.to(q.dtype).transpose(1, 2) @ grads[part]
         dq[part] = dscores.to(q.dtype) @ keys[part]
         dk[part] = dscores.to(q.dtype).transpose(1, 2) @ queries[part]

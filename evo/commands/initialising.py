@@ -12,9 +12,10 @@ import typer
 
 from evo.errors import InputError, TaskError
 from evo.initialising.deriving import derive
-from evo.initialising.reading import Given, checked_count, read_inputs, read_reference
+from evo.initialising.reading import Given, checked_count, line_of, read_inputs, read_reference
 from evo.initialising.writing import task_file_text
 from evo.tasks.loading import load_task
+from evo.tracing.tracer import lint
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def init_command(options: InitOptions) -> int:
         raise InputError("--name", given=task, allowed="a name as Python has them, such as fused_norm")
     out = options.out or Path(f"{task}_task.py")
     _check_free(out)
-    kernel = _kernel(options.kernel, out) if options.kernel is not None else None
+    kernel = _kernel(options.kernel, out, stateful=bool(given.state)) if options.kernel is not None else None
     derived = derive(given, arguments)
     stateful = bool(given.state)
     entry = kernel[1] if kernel else given.name if stateful else _entry(given)
@@ -100,14 +101,24 @@ def _entry(given: Given) -> str:
     return "forward" if given.is_module else given.name
 
 
-def _kernel(text: str, out: Path) -> tuple[str, str]:
-    """Path of a kernel module relative to the task file, and the name of its function."""
+def _kernel(text: str, out: Path, *, stateful: bool) -> tuple[str, str]:
+    """Path of a kernel module relative to the task file, and the name of its function; of its class where the task has parameters."""
+    kind = "class that is made and called as the reference's is" if stateful else "function that launches the kernel"
     place, _, name = text.rpartition(":")
     if not place or not name.isidentifier():
-        raise InputError("--kernel", given=text, allowed="FILE:NAME, such as kernel.py:softmax")
+        raise InputError("--kernel", given=text, allowed="FILE:NAME, such as kernel.py:softmax", action=f"name a {kind}")
     path = Path(place)
     if not path.is_file():
         raise InputError(f"--kernel: {path}", given="no such file")
-    if not re.search(rf"^(def|class) {name}\b", path.read_text(encoding="utf-8-sig"), re.MULTILINE):
-        raise InputError(f"--kernel: {path}: {name}", given="no such name", action="name the function that launches the kernel")
+    try:
+        source = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--kernel: {path}", given=line_of(error), allowed="a file of text in UTF-8") from error
+    found = re.search(rf"^(def|class) {name}\b", source, re.MULTILINE)
+    if found is None or (found[1] == "class" and not stateful):
+        what = "no such name" if found is None else "a class"
+        raise InputError(f"--kernel: {path}: {name}", given=what, action=f"name the {kind}")
+    problem = lint(source, name)
+    if problem is not None:
+        raise InputError(f"--kernel: {path}", given=problem.message)
     return os.path.relpath(path.resolve(), out.resolve().parent), name

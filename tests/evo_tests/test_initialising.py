@@ -246,6 +246,13 @@ def double(x):
         (("--reference", "odd.py:double", "--inputs", "f32[8]", "--out", "b.txt"), ["b.txt", "ends in .py"]),
         (("--reference", "odd.py:double", "--inputs", "f32[8]", "--name", "my task"), ["--name", "my task"]),
         (("--reference", "odd.py:double", "--inputs", "f32[8]", "--name", "class"), ["--name", "class"]),
+        (
+            ("--reference", "odd.py:double", "--inputs", "f32[8]", "--kernel", "k.py:Double"),
+            ["k.py: Double", "a class", "function"],
+        ),
+        (("--reference", "odd.py:double", "--inputs", "f32[8]", "--kernel", "k.py:Double.run"), ["FILE:NAME", "function"]),
+        (("--reference", "odd.py:double", "--inputs", "f32[8]", "--kernel", "latin.py:f"), ["latin.py", "UTF-8"]),
+        (("--reference", "odd.py:double", "--inputs", "f32[8]", "--kernel", "open.py:f"), ["open.py", "does not parse"]),
         (("--reference", "task.py:double", "--inputs", "f32[8]"), ["task.py", "defines TASK"]),
         (
             ("--reference", "parted.py:f", "--inputs", "f32[8]"),
@@ -258,6 +265,9 @@ def test_what_newcomers_try_is_one_line(
 ) -> None:
     (tmp_path / "odd.py").write_text(ODD)
     (tmp_path / "task.py").write_text(ODD + "\nTASK = None\n")
+    (tmp_path / "k.py").write_text("class Double:\n    def run(self, x):\n        return x\n")
+    (tmp_path / "latin.py").write_bytes(b"def f(x):\n    return '\xff'\n")
+    (tmp_path / "open.py").write_text("def f(x:\n")
     (tmp_path / "parted.py").write_text("from odd import double\n\ndef f(x):\n    return double(x)\n")
     before = set(tmp_path.iterdir())
     with pytest.raises(SystemExit) as ended:

@@ -27,13 +27,13 @@ def watch_memory(*, backwards: bool = False) -> None:
     if isinstance(builder, _WatchedBuilder):
         return
     builder.__class__ = _WatchedBuilder
-    builder.ranges = []
+    builder.watch([])
     make_arguments = interpreter.GridExecutor._init_args_hst
 
     def noted_arguments(self: Any, args: Any, kwargs: Any) -> Any:
         host = make_arguments(self, args, kwargs)
         named = [*zip(self.arg_names, host[0], strict=False), *host[1].items()]
-        builder.ranges = sorted(found for name, item in named for found in _ranges(name, item))
+        builder.watch(sorted(found for name, item in named for found in _ranges(name, item)))
         return host
 
     interpreter.GridExecutor._init_args_hst = noted_arguments
@@ -46,6 +46,16 @@ def watch_memory(*, backwards: bool = False) -> None:
         scope.set_attr(tensor, "__index__", lambda scalar: int(scalar.handle.data.item()))
 
     interpreter._patch_lang_tensor = patch_tensor_and_index
+    patch_language = interpreter._patch_lang
+
+    def patch_language_once(function: Any) -> Any:
+        # Triton does it at every call of a function by a kernel, which takes longer than most of what they compute.
+        if function in builder.patched:
+            return interpreter._LangPatchScope()
+        builder.patched.add(function)
+        return patch_language(function)
+
+    interpreter._patch_lang = patch_language_once
 
 
 def _ranges(name: str, item: Any) -> list[tuple[int, int, str]]:
@@ -60,10 +70,18 @@ def _ranges(name: str, item: Any) -> list[tuple[int, int, str]]:
 
 
 class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
-    """Triton's interpreter with bounds: (first byte, end, parameter name) of every storage of the present launch."""
+    """Triton's interpreter with bounds: (first byte, end, parameter name) of every storage of the present launch, and the functions for
+    which that launch has put the interpreter's operations in place of the language's."""
 
     ranges: list[tuple[int, int, str]]
+    patched: set[Any]
     backwards = False
+
+    def watch(self, ranges: list[tuple[int, int, str]]) -> None:
+        """A launch begins."""
+        self.ranges, self.patched = ranges, set()
+        self._starts = np.array([start for start, _, _ in ranges], dtype=np.int64)
+        self._ends = np.array([end for _, end, _ in ranges], dtype=np.int64)
 
     def set_grid_idx(self, x: int, y: int, z: int) -> None:
         # A GPU promises no order: what only works from the first program to the last works by luck.
@@ -82,6 +100,8 @@ class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         if str(input_precision).rpartition(".")[2] == "TF32":
             a, b = _to_tf32(a), _to_tf32(b)
         a, b = _widened(a), _widened(b)
+        if d.data.dtype == np.float32:  # numpy multiplies float16 a hundred times more slowly, to the same sums in float32
+            a, b = _single(a), _single(b)
         return super().create_dot(a, b, d, input_precision, *rest)
 
     def create_masked_load(self, ptrs: Any, mask: Any, *rest: Any) -> Any:
@@ -107,8 +127,7 @@ class _WatchedBuilder(interpreter.InterpreterBuilder):  # type: ignore[misc]
         if addresses.size == 0:
             return
         width = max(1, ptrs.get_element_ty().primitive_bitwidth // 8)
-        starts = np.array([start for start, _, _ in self.ranges], dtype=np.int64)
-        ends = np.array([end for _, end, _ in self.ranges], dtype=np.int64)
+        starts, ends = self._starts, self._ends
         owner = np.searchsorted(starts, addresses, side="right") - 1
         inside = (
             (owner >= 0) & (addresses + width <= ends[np.maximum(owner, 0)]) if starts.size else np.zeros(addresses.shape, bool)
@@ -143,6 +162,11 @@ def _widened(handle: Any) -> Any:
         return handle
     bits = np.ascontiguousarray(handle.data).view(np.uint16).astype(np.uint32) << np.uint32(16)
     return interpreter.TensorHandle(bits.view(np.float32), tl.float32)
+
+
+def _single(handle: Any) -> Any:
+    """A float16 operand as float32, which holds it exactly."""
+    return interpreter.TensorHandle(handle.data.astype(np.float32), tl.float32) if handle.data.dtype == np.float16 else handle
 
 
 def _to_tf32(handle: Any) -> Any:

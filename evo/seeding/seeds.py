@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evo.errors import WorkerDied
+from evo.seeding.warm import warm_process
 from evo.tasks.base import Task
 from operators.inductor import Entry, NotApplicableError, seed_module
 
 DEADLINE_S = 180.0
+_OF_A_FOLDER = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
 CAUGHT = 500
 """Characters of what a process said that ended without an answer."""
 
@@ -82,23 +82,17 @@ def _ask(request: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="triton-evolve-inductor-", ignore_cleanup_errors=True) as folder:
         question, answer = Path(folder, "request.json"), Path(folder, "answer.json")
         question.write_text(json.dumps(request), encoding="utf-8")
-        said = Path(folder, "said.txt")
-        with said.open("wb") as stream:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "evo.seeding.child", str(question), str(answer)],
-                cwd=folder, env=_environment(folder), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
-            )  # fmt: skip
-            try:
-                process.wait(deadline_s)
-            except subprocess.TimeoutExpired:
-                return {"failure": f"Inductor took more than {deadline_s:g} s"}
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        environment = _environment(folder)
+        try:
+            with warm_process({**environment, **dict.fromkeys(_OF_A_FOLDER, tempfile.gettempdir())}) as process:
+                status = process.call(question, answer, environment, deadline_s)
+        except WorkerDied as error:
+            return {"failure": str(error)}
+        if status is None:
+            return {"failure": f"Inductor took more than {deadline_s:g} s"}
         if not answer.exists():
-            text = " ".join(said.read_text(encoding="utf-8", errors="replace").split())[-CAUGHT:]
-            return {"failure": f"Inductor's process ended with status {process.returncode}: {text}"}
+            text = " ".join(Path(folder, "said.txt").read_text(encoding="utf-8", errors="replace").split())[-CAUGHT:]
+            return {"failure": f"Inductor's process ended with status {status}: {text}"}
         found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
         return found
 

@@ -109,12 +109,22 @@ def describe(error: BaseException) -> dict[str, str]:
         text = f"the wrapper needs a value on the host: {value}"
     elif isinstance(error, CompilationError):
         status, stage = "compile_error", "compile"
+        text = "\n".join(filter(None, (text, _said_inside(error))))
     else:
         status, stage = "trace_error", "trace"
         text = f"{type(error).__name__}: {text}"
     message = f"{text}\n  at line {line}" if line and status != "compile_error" else text
     signature = f"{status}:{type(error).__name__}:" + re.sub(r"[\d'\"`]+|0x[0-9a-f]+", "#", text.splitlines()[-1])[:120]
     return {"status": status, "stage": stage, "message": message[:8000], "signature": signature}
+
+
+def _said_inside(error: BaseException) -> str:
+    """What a function that a kernel calls was refused for: Triton's message may end with the line of the call alone."""
+    said = ""
+    while isinstance(error, CompilationError) and not error.error_message and error.__cause__ is not None:
+        error = error.__cause__
+        said = str(getattr(error, "error_message", None) or error)[:MAX_TEXT].strip()
+    return said
 
 
 def _value_asked(error: BaseException | None) -> str:

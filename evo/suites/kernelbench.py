@@ -12,7 +12,7 @@ import torch
 from evo.errors import TaskError
 from evo.suites.base import Against, Described, Problem, Suite, Tools, digest_of, problem_file
 from evo.suites.families import family_of
-from evo.suites.kernelbench_problems import ENTRY, ModelCall, Setting, make_model, run_problem, shapes_of
+from evo.suites.kernelbench_problems import ENTRY, ModelCall, Setting, make_model, read_problem, run_problem, shapes_of
 from evo.suites.kernelbench_problems import Problem as ReadProblem
 from evo.suites.kernelbench_sizes import reduced
 from evo.suites.specs import case_to_json, cases_from_json, literal
@@ -165,10 +165,11 @@ def _call(path: Path, constants: Mapping[str, object]) -> ModelCall:
 
 def _reduced(path: Path) -> tuple[ReadProblem, Mapping[str, object], str]:
     """Read with smaller constants, these, and why it cannot be checked without a GPU."""
+    as_it_is = read_problem(path, [])
     try:
-        return *reduced(path), ""
+        return *reduced(path, as_it_is=as_it_is), ""
     except TaskError:
-        return *reduced(path, LARGER), "no constants make a case of few elements, which the interpreter would need"
+        return *reduced(path, LARGER, as_it_is), "no constants make a case of few elements, which the interpreter would need"
 
 
 def same_model(one: Setting, other: Setting) -> bool:

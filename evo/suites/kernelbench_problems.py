@@ -137,19 +137,23 @@ def find_problem(root: Path, level: int, number: int) -> Path:
     return found[0]
 
 
-def read_problem(path: Path, small: Sequence[Constants]) -> Problem:
+def read_problem(
+    path: Path, small: Sequence[Constants], *, as_it_is: Problem | None = None, elements: int | None = None
+) -> Problem:
     """Reads a problem file.
 
     Args:
         path: ``…/level1/23_Softmax.py``.
-        small: Constants of the small cases, at least one.
+        small: Constants of the small cases.
+        as_it_is: The same file, read before, perhaps without small cases: it is not made in full size again.
+        elements: That a small case may have at most.
 
     Raises:
         TaskError: The file, its inputs or its model cannot be used; says why.
     """
-    notes: list[str] = []
-    training = _setting(path, {}, notes, signed=False)
-    smaller = [_setting(path, constants, notes, signed=True) for constants in small]
+    notes: list[str] = [] if as_it_is is None else list(as_it_is.notes)
+    training = _setting(path, {}, notes, signed=False) if as_it_is is None else as_it_is.training
+    smaller = [_setting(path, constants, notes, signed=True, elements=elements) for constants in small]
     number = int(path.name.split("_")[0])
     level = int("".join(filter(str.isdigit, path.parent.name)) or 0)
     return Problem(number, level, path, training, tuple(smaller), tuple(dict.fromkeys(notes)))
@@ -194,13 +198,16 @@ def task_file(folder: Path, path: Path, small: Sequence[Constants], starts: Sequ
     return file
 
 
-def _setting(path: Path, constants: Constants, notes: list[str], *, signed: bool) -> Setting:
+def _setting(path: Path, constants: Constants, notes: list[str], *, signed: bool, elements: int | None = None) -> Setting:
     module = run_problem(path, constants)
     try:
         with FakeTensorMode(), Recorder() as recorder:
             given = module["get_inputs"]()
         arguments = [recorder.argument(item, f"{path.name}: input {position}") for position, item in enumerate(given)]
         model = make_model(module)
+        taken = sum(item.numel for item in arguments if isinstance(item, TensorSpec)) + sum(map(torch.numel, model.parameters()))
+        if elements is not None and taken > elements:
+            raise TaskError(str(path), given="no constants by which its inputs become small")
         if signed:
             arguments = _signed(model, arguments)
         inputs, name = len(arguments), _named(arguments)

@@ -7,21 +7,29 @@ import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import torch
+
 from evo.errors import TaskError
 from evo.suites.kernelbench_problems import Constants, Problem, constants_of, read_problem
 from evo.syntax import module_tree
-from evo.tasks.base import TensorSpec
 
 ELEMENTS = 200_000
 """Of the inputs of a reduced case; Triton's interpreter needs a millisecond per program."""
 
 
+NARROW, LESS_NARROW = 8, 32
+"""Of a model that is narrower: channels, which must be a multiple of their groups."""
 BATCHES = ("batch_size", "batch", "B", "N")
 """Names of constants that can be made smaller where no other can."""
 
 
-def reduced(path: Path, elements: int = ELEMENTS) -> tuple[Problem, Constants]:
+def reduced(path: Path, elements: int = ELEMENTS, as_it_is: Problem | None = None) -> tuple[Problem, Constants]:
     """A problem with the first of some smaller sets of constants that its model takes.
+
+    Args:
+        path: Of its file.
+        elements: Of the inputs and parameters of the small case, at most.
+        as_it_is: See `read_problem`.
 
     Raises:
         TaskError: None of them, or the problem cannot be read; says what the last one failed with.
@@ -40,15 +48,16 @@ def reduced(path: Path, elements: int = ELEMENTS) -> tuple[Problem, Constants]:
             shapes[name] = value
     of_model = _read_by(tree, "get_init_inputs")
     error: TaskError | None = None
+    as_it_is = read_problem(path, []) if as_it_is is None else as_it_is
+    parameters = sum(map(torch.numel, as_it_is.training.model.parameters()))
     for chosen in _smaller(constants, shapes, of_model):
+        if parameters > elements and not of_model & chosen.keys():
+            error = TaskError(str(path), given="no constants by which its model becomes small")
+            continue
         try:
-            problem = read_problem(path, [chosen])
+            return read_problem(path, [chosen], as_it_is=as_it_is, elements=elements), chosen
         except TaskError as failed:
             error = failed
-            continue
-        if _elements(problem) <= elements:
-            return problem, chosen
-        error = TaskError(str(path), given="no constants by which its inputs become small")
     raise error or TaskError(str(path), given="no constants")
 
 
@@ -70,7 +79,8 @@ def _smaller(
     constants: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]], of_model: set[str]
 ) -> Iterator[dict[str, object]]:
     """Odd sizes for what only the inputs read; then smaller models too; equal constants stay equal. At last, only the batch is smaller."""
-    for first, narrow in itertools.product((5, 9, 17, 33), (False, True)):
+    firsts = (5, 9, 17, 33)
+    for first, narrow in [*itertools.product(firsts, (0, NARROW)), *((first, LESS_NARROW) for first in firsts)]:
         free = [value for name, value in constants.items() if name not in of_model]
         sizes = sorted({value for value in (*free, *itertools.chain(*shapes.values())) if value > 8})
         mapped = {value: first + 2 * place for place, value in enumerate(sizes)}
@@ -79,12 +89,8 @@ def _smaller(
         }
         if narrow:
             for name, value in constants.items():
-                if name in of_model and value > 16:
-                    chosen[name] = 8 if value % 8 == 0 else value >> (value.bit_length() - 3)
+                if name in of_model and value > 2 * narrow:
+                    chosen[name] = narrow if value % narrow == 0 else value >> (value.bit_length() - 3)
         found: dict[str, object] = {name: min(int(str(value)), constants[name]) for name, value in chosen.items()}
         yield found | {name: tuple(mapped.get(item, item) for item in shape) for name, shape in shapes.items()}
     yield {name: 2 for name in BATCHES if constants.get(name, 0) > 2 and name not in of_model}
-
-
-def _elements(problem: Problem) -> int:
-    return sum(item.numel for item in problem.small[0].case.arguments if isinstance(item, TensorSpec))

@@ -9,6 +9,7 @@ import torch
 
 from evo.errors import TaskError
 from evo.suites.kernelbench_problems import ModelCall, find_problem, problem_task, read_problem, task_file
+from evo.suites.kernelbench_sizes import reduced
 from evo.tasks.base import TensorSpec
 from evo.tasks.inputs import make_inputs
 from evo.tasks.loading import load_task
@@ -115,10 +116,57 @@ def test_a_random_factor_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("drawn", "expected", "note"),
+    [
+        (
+            "torch.triu(torch.rand(rows, rows))",
+            TensorSpec((1 << 20, 1 << 20), "float32", "uniform"),
+            "may not leave out its zeros",
+        ),
+        (
+            "(lambda x: (x + x.T) / 2)(torch.rand(rows, rows))",
+            TensorSpec((1 << 20, 1 << 20), "float32", "uniform"),
+            "without symmetry",
+        ),
+        ("torch.rand(width, rows).T", TensorSpec((1 << 20, 1 << 12), "float32", "uniform", strides=(1, 1 << 20)), ""),
+        ("torch.randint(0, 2, (rows,)).bool()", TensorSpec((1 << 20,), "bool", "integers", low=0.0, high=2.0), ""),
+        (
+            "torch.randint(0, 2, (rows,)).float() * 2 - 1",
+            TensorSpec((1 << 20,), "float32", "integers", low=-1.0, high=2.0),
+            "between",
+        ),
+    ],
+)
+def test_restricted_inputs_count_as_more_general_ones(tmp_path: Path, drawn: str, expected: TensorSpec, note: str) -> None:
+    text = NORM.replace("torch.rand(rows, width) * 4 - 2", drawn).replace("self.norm(x)", "x[:2] * 1.0")
+    read = read_problem(problem(tmp_path, text), [])
+    assert read.training.case.arguments[0] == expected
+    assert note in "; ".join(read.notes)
+
+
+def test_a_softmax_of_random_numbers_keeps_its_range(tmp_path: Path) -> None:
+    (spec,) = inputs_of(tmp_path, "torch.rand(64, 512).softmax(dim=-1)")[:1]
+    assert isinstance(spec, TensorSpec)
+    drawn = torch.rand(64, 512).softmax(dim=-1)
+    assert (spec.low, spec.high) == pytest.approx((float(drawn.min()), float(drawn.max())), rel=0.15)
+
+
+def test_small_cases_are_bounded_and_the_full_size_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = NORM.replace("nn.LayerNorm(width)", "nn.Sequential(nn.Linear(width, width), nn.GroupNorm(16, width))")
+    made: list[int] = []
+    monkeypatch.setattr(torch.nn.Linear, "reset_parameters", lambda self: made.append(self.in_features))
+    read, chosen = reduced(problem(tmp_path, text.replace("1 << 12", "4096").replace("1 << 20", "1048576")), 2000)
+    assert chosen == {"rows": 5, "width": 32}, "eight channels are no sixteen groups"
+    assert made.count(4096) == 1
+    assert sum(item.numel for item in read.small[0].case.arguments if isinstance(item, TensorSpec)) <= 2000
+
+
+@pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("* 4 - 2", ".softmax(dim=-1)", "softmax"),
-        ("torch.rand(rows, width) * 4 - 2", "torch.triu(torch.rand(rows, width))", "triu"),
+        ("torch.rand(rows, width) * 4 - 2", "torch.randn(rows, width).softmax(dim=-1)", "softmax of normal"),
+        ("torch.rand(rows, width) * 4 - 2", "torch.rand(rows, width).bool()", "bool of uniform"),
+        ("* 4 - 2", ".cumsum(0)", "cumsum"),
         ("torch.rand(rows, width) * 4 - 2", "'text'", "a str"),
         ("def get_inputs", "def inputs", "get_inputs"),
         ("[width]", "[no_such_name]", "no_such_name"),

@@ -12,10 +12,13 @@ import triton
 
 ENTRY = "suite_entry"
 """Name of the function (or class) that stands for a call."""
+LARGE = 1 << 22
+"""Elements from which on a tensor is made without its values, but for its beginning."""
 LOOKED_AT = 1 << 16
 """Elements of a tensor that tell how it was drawn."""
 TELLING = 8
 """So many elements of one sign are no accident."""
+_PLAIN = (bool, int, float, str, tuple, torch.dtype)
 Made = dict[int, tuple[Any, str, tuple[Any, ...], dict[str, Any]]]
 """Instances of the module's classes by id: the instance, its class' name, what it was made from."""
 
@@ -57,11 +60,11 @@ class Text:
         return f"{name}({', '.join(given)})"
 
     def _value(self, item: Any) -> str:
-        if isinstance(item, torch.nn.Module):
-            raise Unread("a module as an argument")
         if id(item) in self._made:
             _, name, args, kwargs = self._made[id(item)]
             return self.call(name, args, kwargs)
+        if isinstance(item, torch.nn.Module):
+            return self._held(item)
         if isinstance(item, torch.Tensor):
             return self._argument(specification(item))
         if isinstance(item, np.generic):
@@ -85,6 +88,14 @@ class Text:
         if getattr(item, "__module__", "") == "kernel" and hasattr(item, "__name__"):
             return str(item.__name__)
         raise Unread(f"an argument of type {type(item).__name__}")
+
+    def _held(self, module: torch.nn.Module) -> str:
+        """A module that is an argument, as what holds its tensors and numbers: a kernel reads those, and never calls it."""
+        if any(True for _ in module.children()):
+            raise Unread("a module of modules as an argument")
+        plain = {key: item for key, item in vars(module).items() if not key.startswith("_") and isinstance(item, _PLAIN)}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return f"type('Held', (), {{{', '.join(f'{key!r}: {self._value(item)}' for key, item in {**plain, **tensors}.items())}}})"
 
     def _argument(self, item: Any) -> str:
         if self._constant and isinstance(item, dict):
@@ -114,8 +125,22 @@ def specification(tensor: torch.Tensor) -> dict[str, Any]:
         return found | _looks(tensor.detach())
 
 
+def _beginning(whole: torch.Tensor) -> torch.Tensor:
+    """Its first `LOOKED_AT` elements, without a copy of the rest; of a part of a large tensor that has no values there, those that the
+    large one begins with."""
+    part, storage = whole, whole.untyped_storage()
+    while part.dim() and part.numel() and part[0].numel() >= LOOKED_AT:
+        part = part[0]
+    if part.numel() > LOOKED_AT:
+        part = part[: -(-LOOKED_AT // part[0].numel())]
+    found = part.flatten()[:LOOKED_AT]
+    if storage.nbytes() >= LARGE * whole.element_size() and whole.dtype is not torch.float8_e5m2 and not bool(found.any()):
+        return torch.empty(0, dtype=whole.dtype).set_(storage)[:LOOKED_AT]  # type: ignore[call-overload, no-any-return]
+    return found
+
+
 def _looks(whole: torch.Tensor) -> dict[str, Any]:
-    tensor = whole.flatten()[:LOOKED_AT]
+    tensor = _beginning(whole)
     if tensor.numel() == 0 or not bool(tensor.any() if tensor.dtype is not torch.float8_e5m2 else True):
         return {"distribution": "zeros"}
     values = tensor.double() if tensor.is_floating_point() else tensor.long()

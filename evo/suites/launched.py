@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import torch
 
 from evo.errors import TaskError
 from evo.evaluation.aliasing import Sharing, output_values, plan_sharing
@@ -14,12 +17,10 @@ from evo.knobs import read_knobs
 from evo.records import Configuration, Failure, Status
 from evo.suites.calls import Call, Chosen, Composed
 from evo.suites.tritonbench_files import ENTRY
-from evo.tasks.base import Case, Task, TensorSpec
+from evo.tasks.base import DEFAULT_OPERATORS, Case, Task, TensorSpec
 from evo.tracing.effects import written_by
-from evo.tracing.plan import VALUE_DTYPES, LaunchPlan
+from evo.tracing.plan import VALUE_DTYPES, LaunchPlan, Operator
 from evo.tracing.workbench import Job, Workbench
-
-_OPERATORS = "rejected:operators:"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ def launched(source: str, calls: Composed, picked: Chosen, bench: Workbench, not
     small, training, held_out = (tuple(good[call] for call in group if call in good) for group in vars(picked).values())
     if not training:
         training, held_out = held_out[:1], held_out[1:]
+    if small and not training:
+        training = small[-1:]
+        notes.append("no size that is measured runs: scored is the largest of its test")
     if not small or not training:
         raise TaskError("the suite's own kernel", given="; ".join(dict.fromkeys(failures)) or "no size left")
     small = tuple(dataclasses.replace(case, name=f"small_{case.name}") for case in small)
@@ -74,31 +78,23 @@ def launched(source: str, calls: Composed, picked: Chosen, bench: Workbench, not
 
 
 def _plans(source: str, cases: Sequence[Case], bench: Workbench) -> tuple[dict[str, LaunchPlan | Failure | None], frozenset[str]]:
-    """A plan by case, None where the wrapper looks at values; traced again with the operators that its wrapper uses."""
+    """A plan by case, None where the wrapper looks at values; and the operators of torch that its wrapper uses."""
     try:
         configuration = read_knobs(source).default
     except ValueError:
         configuration = Configuration()  # the tracer's lint says what is wrong
-    operators: frozenset[str] = frozenset()
-    for attempt in range(2):
-        task = _task(source, cases, operators, attempt)
-        made = bench.prepare([Job(source, task, case, configuration, binaries=False) for case in cases])
-        wanted = {
-            name
-            for item in made
-            if isinstance(item, Failure) and item.signature.startswith(_OPERATORS)
-            for name in item.signature.removeprefix(_OPERATORS).split(",")
-        }
-        if not wanted:
-            break
-        operators |= wanted
+    task = _task(source, cases)
     found: dict[str, LaunchPlan | Failure | None] = {}
-    for case, item in zip(cases, made, strict=True):
+    for case, item in zip(
+        cases, bench.prepare([Job(source, task, case, configuration, binaries=False) for case in cases]), strict=True
+    ):
         if isinstance(item, Failure):
             found[case.name] = None if item.status is Status.UNTRACEABLE else item
         else:
             found[case.name] = item.plan
-    return found, operators
+    plans = [plan for plan in found.values() if isinstance(plan, LaunchPlan)]
+    used = {step.name for plan in plans for steps in plan.steps.values() for step in steps if isinstance(step, Operator)}
+    return found, frozenset(used) - DEFAULT_OPERATORS
 
 
 def _said(failure: Failure) -> str:
@@ -129,12 +125,20 @@ def _agreed(
     return tuple(sorted(places)), frozenset(form for form in updated if updated[form] == places and fits(form, places))
 
 
-def _task(source: str, cases: Sequence[Case], operators: frozenset[str], attempt: int) -> Task:
+def _task(source: str, cases: Sequence[Case]) -> Task:
+    """For tracing: a kernel of others may use any operator of torch; which ones it uses is asked of its plans."""
     small = dataclasses.replace(cases[0], name="it is not looked at")
     return Task(
-        name=f"suite_{attempt}", description="", entry=ENTRY, reference=_task, training_cases=tuple(cases), held_out_cases=(),
-        small_cases=(small,), starting_kernels=(), allowed_operators=operators,
+        name="suite", description="", entry=ENTRY, reference=_task, training_cases=tuple(cases), held_out_cases=(),
+        small_cases=(small,), starting_kernels=(), allowed_operators=_every_operator(),
     )  # fmt: skip
+
+
+@functools.cache
+def _every_operator() -> frozenset[str]:
+    """That torch has, by name without overload."""
+    names = (name.partition("::") for name in torch._C._dispatch_get_all_op_names())
+    return frozenset(f"{space}.{rest.partition('.')[0]}" for space, _, rest in names)
 
 
 def _updated(plan: LaunchPlan | Failure) -> set[int]:

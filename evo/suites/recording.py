@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from evo.tracing.sandbox import ForkServer, Limits
+from evo.tracing.zygote import Zygote
 
 RECORDING_S = 90.0
-"""Wall seconds that a file's scripts may take."""
+"""CPU seconds that a file's scripts may take."""
+DEADLINE_S = 240.0
+"""Wall seconds, on a machine that does other things as well."""
 MEMORY_BYTES = 12 << 30
 """Address space: large inputs are made without their values."""
 
@@ -17,12 +20,13 @@ class Recording:
 
     Args:
         target: What the GPU claims to be, e.g. ``cuda:90``.
+        zygote: Forks the sandbox, see `ForkServer`.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, *, zygote: Zygote | None = None) -> None:
         self._target = target
         limits = Limits(cpu_s=int(RECORDING_S), memory_bytes=MEMORY_BYTES)
-        self._server = ForkServer("record", limits, preload=("evo.suites.recording_child",))
+        self._server = ForkServer("record", limits, preload=("evo.suites.recording_child",), zygote=zygote)
 
     def answer(
         self, source: str, driver: str, *, perf: str = "", name: str = "", launching: bool = True, by_pytest: bool = False
@@ -46,7 +50,7 @@ class Recording:
         request = {"source": source, "driver": driver, "perf": perf, "name": name, "launching": launching}
         request["by_pytest"] = by_pytest
         request["target"] = self._target
-        return self._server.call("evo.suites.recording_child:record", request, deadline_s=RECORDING_S)
+        return self._server.call("evo.suites.recording_child:record", request, deadline_s=DEADLINE_S)
 
     def close(self) -> None:
         """Ends the sandbox."""

@@ -8,18 +8,19 @@ becomes an entry: a function, in source form, of the call's tensors and numbers,
 from __future__ import annotations
 
 import contextlib
+import signal
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from torch.overrides import TorchFunctionMode
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
-from evo.suites.entries import LOOKED_AT, Made, Text, Unread, specification
+from evo.suites.claims import Claims, tensors_of
+from evo.suites.entries import LARGE, Made, Text, Unread, specification
 from evo.suites.pytest_stand_in import pretended_pytest, run_tests
 from evo.suites.stand_ins import pretended_modules
 from evo.tracing.facade import fake_cuda
@@ -29,17 +30,14 @@ from evo.tracing.trace_child import describe, load_module
 
 MAX_CALLS = 64
 """Different calls per file that are kept."""
-LARGE = 1 << 22
-"""Elements from which on a tensor is made without its values."""
 MAX_INPUT_BYTES = 4 << 30
 """Of one call of a measuring script; what is larger is left out."""
-_DRAWS: dict[Any, Any] = {
-    torch.rand: torch.rand, torch.randn: torch.randn, torch.rand_like: torch.rand, torch.randn_like: torch.randn,
-    torch.randint: torch.randint,
-}  # fmt: skip
-_CLAIMED = {torch.Tensor.is_cuda: True, torch.Tensor.is_cpu: False, torch.Tensor.device: torch.device("cuda:0")}
-_EMPTY = {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
-_BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
+SCRIPT_S = 25.0
+"""CPU seconds that a test, what makes inputs to measure with, and what is measured may take each; calls until then are kept."""
+
+
+class TookLong(BaseException):
+    """A script is ended; no script catches this."""
 
 
 def record(request: dict[str, Any]) -> dict[str, Any]:
@@ -55,8 +53,8 @@ def record(request: dict[str, Any]) -> dict[str, Any]:
     """
     torch.manual_seed(0)
     answer: dict[str, Any] = {"module": "", "driver": "", "perf": "", "calls": []}
-    calls = Calls()
-    with fake_cuda(Recording(request["target"], triton.__version__, 0), TARGETS[request["target"]]), Claims(calls):
+    calls = Calls(launching=request["launching"])
+    with fake_cuda(Recording(request["target"], triton.__version__, 0), TARGETS[request["target"]]), Claims(calls.differentiate):
         _quiet(calls)
         try:
             with pretended_pytest() if request["by_pytest"] else contextlib.nullcontext():
@@ -78,6 +76,22 @@ def record(request: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "calls": kept}
 
 
+@contextlib.contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Ends what is done meanwhile after so many CPU seconds; a single operation of torch is waited for."""
+
+    def end(number: int, frame: Any) -> None:
+        raise TookLong(f"it takes more than {seconds:g} s here")
+
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
+
+
 def _drive(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None:
     """Runs the test part among the module's names, those it defines wrapped."""
     driver = request["driver"]
@@ -86,18 +100,19 @@ def _drive(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None
     names |= {"__name__": "__main__", "__file__": str(path)}
     if request["by_pytest"]:
         names["__name__"] = "suite_tests"
-        with pretended_pytest():
+        with pretended_pytest(), _limited(SCRIPT_S):
             exec(compile(driver, str(path), "exec"), names)
             last = run_tests(names, lambda script: setattr(calls, "script", script))
         if last:
             raise RuntimeError(last)
         return
-    with pretended_modules(names, request["name"] or "suite_file"):
-        exec(compile(driver, str(path), "exec"), names)
-    if not calls.noted:
-        for name, item in list(names.items()):
-            if name.startswith("test") and isinstance(item, types.FunctionType):
-                item()
+    with _limited(SCRIPT_S):
+        with pretended_modules(names, request["name"] or "suite_file"):
+            exec(compile(driver, str(path), "exec"), names)
+        if not calls.noted:
+            for name, item in list(names.items()):
+                if name.startswith("test") and isinstance(item, types.FunctionType):
+                    item()
 
 
 def _measure(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None:
@@ -106,28 +121,23 @@ def _measure(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> No
     with pretended_modules(names, request["name"]):
         exec(compile(request["perf"], script["__file__"], "exec"), script)
         made = script["performance_metrics"]()
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
     try:
-        made.get_input_tensors()
-    except Exception as error:  # noqa: BLE001  sizes that it made before are there
+        with _limited(SCRIPT_S):
+            made.get_input_tensors()
+    except (Exception, TookLong) as error:  # noqa: BLE001  sizes that it made before are there
         failures.append(error)
-    while made.input_tensors:
-        given = made.input_tensors.pop(0)
-        if _nbytes(given) > MAX_INPUT_BYTES:
-            continue
-        try:
-            made.call_op(made.to_cuda(given))
-        except Exception as error:  # noqa: BLE001  what it raises for one size says nothing of the others
-            failures.append(error)
-    if failures and not any(call["script"] == "perf" for call in calls.noted):
+    with _limited(SCRIPT_S):
+        while made.input_tensors:
+            given = made.input_tensors.pop(0)
+            if sum(item.numel() * item.element_size() for item in tensors_of(given)) > MAX_INPUT_BYTES:
+                continue
+            try:
+                made.call_op(made.to_cuda(given))
+            except Exception as error:  # noqa: BLE001  what it raises for one size says nothing of the others
+                failures.append(error)
+    if failures and (isinstance(failures[0], TookLong) or not any(call["script"] == "perf" for call in calls.noted)):
         raise failures[0]
-
-
-def _nbytes(item: Any) -> int:
-    if isinstance(item, torch.Tensor):
-        return item.numel() * item.element_size()
-    parts = item.values() if isinstance(item, dict) else item if isinstance(item, tuple | list) else ()
-    return sum(map(_nbytes, parts))
 
 
 def _is_of(module: types.ModuleType, item: Any) -> bool:
@@ -153,56 +163,6 @@ def _quiet(calls: Calls) -> None:
         setattr(torch.cuda, name, answer)
 
 
-class Claims(TorchFunctionMode):
-    """Tensors on the CPU say that they are on the GPU; devices on the way in become the CPU."""
-
-    def __init__(self, calls: Calls) -> None:
-        super().__init__()
-        self._calls = calls
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called for every torch function and tensor method or property."""
-        keywords = dict(kwargs or {})
-        if func is torch.device:
-            return func(*args, **keywords)
-        descriptor = getattr(func, "__self__", None)
-        for claimed, answer in _CLAIMED.items():
-            if descriptor is claimed:
-                return answer
-        if func is torch.Tensor.get_device:
-            return 0
-        if func is torch.Tensor.cuda:
-            return args[0]
-        if func in _BACKWARD:
-            self._calls.differentiate()
-        args = tuple(map(_on_host, args))
-        keywords = {key: _on_host(item) for key, item in keywords.items() if key != "pin_memory"}
-        if func in _DRAWS:
-            return _drawn(func, args, keywords)
-        result = func(*args, **keywords)
-        return result.zero_() if func in _EMPTY and result.numel() < LARGE else result
-
-
-def _drawn(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> torch.Tensor:
-    """What the call draws; of a large tensor only what is looked at, and the rest is memory that was never touched."""
-    with torch._C.DisableTorchFunction():
-        like = func(*args, **{**{key: item for key, item in keywords.items() if key != "generator"}, "device": "meta"})
-        if like.numel() < LARGE:
-            return func(*args, **keywords)  # type: ignore[no-any-return]
-        whole = torch.empty(like.shape, dtype=like.dtype, requires_grad=False)
-        limits = [item for item in args if isinstance(item, int)][:2] if func is torch.randint else []
-        limits = [int(keywords[key]) for key in ("low", "high") if key in keywords] or limits
-        beginning = _DRAWS[func](*limits, (LOOKED_AT,), dtype=like.dtype)
-        whole.view(-1)[:LOOKED_AT].copy_(beginning)
-        return whole.requires_grad_(bool(keywords.get("requires_grad", False)))
-
-
-def _on_host(item: Any) -> Any:
-    if isinstance(item, torch.device) or (isinstance(item, str) and item.split(":")[0] == "cuda"):
-        return torch.device("cpu")
-    return item
-
-
 class Calls:
     """The calls so far.
 
@@ -215,7 +175,8 @@ class Calls:
         made: Instances of the module's classes by id, with what they were made from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, launching: bool) -> None:
+        self._launching = launching
         self.launches = 0
         self.script = "driver"
         self.noted: list[dict[str, Any]] = []
@@ -240,6 +201,12 @@ class Calls:
         if len(self.noted) < MAX_CALLS:
             self.noted.append(entry)
         return entry
+
+    def needless(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call need not be made once it is noted: its script measures a function of torch on much data, which has no values."""
+        return (
+            not self._launching and self.script == "perf" and sum(item.numel() for item in tensors_of((*args, kwargs))) >= LARGE
+        )
 
     def _of_module(self, text: Text, instance: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         _, name, given, named = self.made[id(instance)]
@@ -284,6 +251,8 @@ class Spy:
             self.calls.made[id(made)] = (made, self.label, given, named)
             return Spy(made, self.label, self.calls, made) if isinstance(made, torch.nn.Module) else made
         entry, before = self.calls.note(self.label, given, named, self.instance), self.calls.launches
+        if self.calls.needless(given, named):
+            return None
         try:
             result = self.item(*given, **named)
             entry["odd"] = entry["odd"] or _is_odd(result)

@@ -61,6 +61,7 @@ class _TritonBench(Suite):
 
     def _recorded(self, root: Path, problem: Problem, tools: Tools, notes: list[str]) -> tuple[SuiteFile, Composed]:
         file = read_file(root / problem.file)
+        notes += [f"{module} is gone from Triton: none of its pruning of configurations is done" for module in file.gone]
         perf = root / self.perf / f"{file.name}_perf.py"
         text = perf.read_text(encoding="utf-8") if perf.is_file() else ""
         launching = self.against is Against.KERNEL

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evo.errors import TaskError, WorkerDied
+from evo.suites.gone_modules import without_gone_modules
 from evo.suites.recording import Recording
 from evo.syntax import module_tree
 from evo.tasks.base import Argument, Case, Task, TensorSpec
@@ -23,11 +24,12 @@ ENTRY = "suite_entry"
 
 @dataclass(frozen=True)
 class SuiteFile:
-    """A file in its two parts: kernels and test."""
+    """A file in its two parts, kernels and test, and the modules of an older Triton that the kernels import, replaced."""
 
     path: Path
     kernels: str
     test: str
+    gone: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -86,11 +88,11 @@ def read_file(path: Path) -> SuiteFile:
         if len(places) != 1:
             raise TaskError(str(path), given=f"{len(places)} lines of 146 #", allowed="one, between kernels and test")
         kernels, test = ("\n".join(part) + "\n" for part in (lines[: places[0]], lines[places[0] + 1 :]))
-        module_tree(kernels)
+        kernels, gone = without_gone_modules(kernels)
         module_tree(test)
     except (OSError, SyntaxError, ValueError) as error:
         raise TaskError(str(path), given=f"{type(error).__name__}: {error}", action="both parts must be Python") from error
-    return SuiteFile(path, kernels, test)
+    return SuiteFile(path, kernels, test, gone)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from evo.errors import InputError, StoreError
 from evo.evaluation.settings import EvaluationSettings
 from evo.reporting.accuracy import pass_at_k, read_accuracy
 from evo.search.settings import Budget, SearchSettings
+from evo.seeding.warm import kept_warm
 from evo.suites.base import Against, Problem, Suite, Tools
 from evo.suites.comparing import COMPILERS, Comparing, verified_best
 from evo.suites.figures import pass_at
@@ -244,6 +245,7 @@ class _Run:
         """All problems with what their preparation gave, in order; it goes on in threads meanwhile."""
         workers = preparing_at_once(len(os.sched_getaffinity(0)), alone=self._options.only == "prepare")
         with ExitStack() as stack:
+            stack.enter_context(kept_warm())
             bench = Workbench(target, workers=workers)
             stack.callback(bench.close)
             spare: SimpleQueue[Recording] = SimpleQueue()

@@ -22,7 +22,7 @@ from evo.evaluation.tier import Candidate
 from evo.records import Configuration, Evaluation, LatencyKind, Status, TrustLevel, Variant
 from evo.tasks.base import Case, Task
 from evo.tracing.workbench import Job, Prepared, Workbench
-from experiments.task_table import captured, entry_of
+from experiments.side_by_side.measuring import captured, entry_of
 from tests.evo_tests import inplace_task
 from tests.evo_tests import ladder_task as modules
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ from evo.tasks.loading import builtin_tasks, load_task, reference_source, starti
 from tests.evo_tests.interpreted_draws import flattened, run_interpreted
 
 SEED = 20_240_607
+SLOWEST = 30
+"""How many times as long as all on average a small case may take: 1 s where they take 0.03 s, and more on a slower machine."""
 ROOM = Path(evo.tasks.__path__[0])
 OF_FEW_BITS = {"embedding", "moe_permute", "transpose", "max_pool2d", "top_k", "dequantize_int4", "embedding_backward"}
 """Copies of inputs, sums of few bfloat16 numbers, and products of a level and a scale, which 32 bits hold."""
@@ -80,6 +83,7 @@ def test_starting_kernels_are_correct_and_quick_when_interpreted(
     name: str, interpreted: dict[tuple[str, int, str, Draw], tuple[object, float]]
 ) -> None:
     task, judge = load_task(name), Judge()
+    mean_s = statistics.fmean(seconds for _, seconds in interpreted.values())
     for number in range(len(task.starting_kernels)):
         for case in task.small_cases:
             for draw in draws_of(task, case):
@@ -87,7 +91,9 @@ def test_starting_kernels_are_correct_and_quick_when_interpreted(
                 assert not isinstance(returned, str), f"{case.name}: {returned}"
                 verdict = judge.judge(task, case, draw, flattened(task, returned))
                 assert isinstance(verdict, Verdict), verdict.message
-                assert seconds < 1.0, f"{case.name} takes {seconds:.1f} s of processor time"
+                assert seconds < SLOWEST * mean_s, (
+                    f"{case.name} takes {seconds:.1f} s of processor time, all {mean_s:.2f} s on average"
+                )
 
 
 @pytest.mark.parametrize("name", builtin_tasks())

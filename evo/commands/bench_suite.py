@@ -106,6 +106,13 @@ def bench_suite_command(name: str, options: SuiteOptions) -> int:
     suite = find_suite(name)
     problems = selected(suite.problems(options.root), options.problems)
     folder = RunFolder(options.store or RUNS / suite.name, suite, options.root)
+    if options.out is not None:
+        try:  # now, not after hours
+            options.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"--out {options.out}", given=error.strerror, action="give a folder, or where one can be made"
+            ) from error
     with Interruption() as interruption:
         run = _Run(suite, folder, problems, options, make_console(), interruption)
         device = run.go()

@@ -51,7 +51,7 @@ class RunFolder:
         root: Of the checkout; linked, as task files find it from their own place.
 
     Raises:
-        StoreError: The folder is of another suite.
+        StoreError: The folder is of another suite, or cannot be written to.
         TaskError: The checkout is no folder.
     """
 
@@ -59,18 +59,27 @@ class RunFolder:
         if not root.is_dir():
             raise TaskError(f"--suite-root {root}", given="no folder", action=f"give the root of a checkout of {suite.title}")
         self.path, self.suite, self.root = path.resolve(), suite, root.resolve()
-        about = self.path / ABOUT
-        if about.exists():
-            known = json.loads(about.read_text(encoding="utf-8"))["suite"]
-            if known != suite.name:
-                raise StoreError(str(path), given=f"a run of {known}", action=f"give another --store for {suite.name}")
-        else:
+        try:
+            self._claim(self.path / ABOUT)
+            link = self.path / CHECKOUT
+            if not link.is_symlink() or link.resolve() != self.root:
+                link.unlink(missing_ok=True)
+                link.symlink_to(self.root)
+        except OSError as error:
+            action = "give a --store that is a folder, or can be made one, and that you may write to"
+            raise StoreError(f"--store {path}", given=error.strerror, action=action) from error
+
+    def _claim(self, about: Path) -> None:
+        if not about.exists():
             self.path.mkdir(parents=True, exist_ok=True)
-            about.write_text(json.dumps({"suite": suite.name}), encoding="utf-8")
-        link = self.path / CHECKOUT
-        if not link.is_symlink() or link.resolve() != self.root:
-            link.unlink(missing_ok=True)
-            link.symlink_to(self.root)
+            write_whole(about, {"suite": self.suite.name})
+            return
+        try:
+            known = json.loads(about.read_text(encoding="utf-8"))["suite"]
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(str(about), given="not what a run writes there", action="give another --store") from error
+        if known != self.suite.name:
+            raise StoreError(str(self.path), given=f"a run of {known}", action=f"give another --store for {self.suite.name}")
 
     def of(self, problem: Problem) -> Path:
         """The folder of a problem."""

@@ -58,6 +58,14 @@ def test_another_suite_in_the_folder_and_what_is_no_option_are_refused(tmp_path:
     (tmp_path / "run" / "suite.json").write_text('{"suite": "rocm"}')
     with pytest.raises(StoreError, match="a run of rocm"):
         bench_suite_command("tritonbench-g", SuiteOptions(root, store=tmp_path / "run"))
+    (tmp_path / "run" / "suite.json").write_text("[]")
+    with pytest.raises(StoreError, match="not what a run writes"):
+        bench_suite_command("tritonbench-g", SuiteOptions(root, store=tmp_path / "run"))
+    for place in (tmp_path / "run" / "suite.json", Path("/proc/run")):
+        with pytest.raises(StoreError, match="that you may write to"):
+            bench_suite_command("tritonbench-g", SuiteOptions(root, store=place))
+    with pytest.raises(InputError, match="--out"):
+        bench_suite_command("tritonbench-g", SuiteOptions(root, store=tmp_path / "other", out=tmp_path / "run" / "suite.json"))
     with pytest.raises(InputError, match="--only"):
         SuiteOptions(root, only="sleep")
     with pytest.raises(TaskError, match="no such problem"):

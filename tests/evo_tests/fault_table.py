@@ -34,7 +34,7 @@ def table() -> str:
     lines = ["| what breaks | what happens | the search goes on | within |", "|---|---|---|---|"]
     for fault in faults():
         times = sorted(measured.get(fault.broken, []))
-        figures = f" ({times[0]:g}–{times[-1]:g} s)" if times else ""
+        figures = f" ({'–'.join(f'{time:g}' for time in dict.fromkeys((times[0], times[-1])))} s)" if times else ""
         how = "by `triton-evolve resume`, or the same submit" if fault.resumed else "by itself"
         lines.append(f"| {fault.broken} | {fault.happens} | {how} | {fault.within_s:g} s{figures} |")
     return "\n".join(lines)

@@ -60,11 +60,11 @@ class Text:
         return f"{name}({', '.join(given)})"
 
     def _value(self, item: Any) -> str:
+        if isinstance(item, torch.nn.Module):
+            return self._held(item)
         if id(item) in self._made:
             _, name, args, kwargs = self._made[id(item)]
             return self.call(name, args, kwargs)
-        if isinstance(item, torch.nn.Module):
-            return self._held(item)
         if isinstance(item, torch.Tensor):
             return self._argument(specification(item))
         if isinstance(item, np.generic):

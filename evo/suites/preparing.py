@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -18,6 +19,7 @@ from evo.evaluation.oracle import flatten_outputs
 from evo.plain import Record
 from evo.seeding.seeds import compiler_seeds
 from evo.suites.base import Against, Described, Problem, Suite, Tools
+from evo.suites.triton_reference import BeyondItsTensors
 from evo.tasks.base import Case, Task
 from evo.tasks.inputs import make_inputs
 from evo.tasks.loading import load_task
@@ -111,8 +113,13 @@ def _made(suite: Suite, root: Path, problem: Problem, folder: Path, tools: Tools
             task, described = _checked(described, folder)
     except TaskError as error:
         return Ready(problem.name, "checked", _without(folder, str(error)), described.notes)
+    gpu_only = described.gpu_only
+    if suite.against is Against.KERNEL:
+        found = interpreted(task)
+        gpu_only = found.problem
+        if found.beyond:
+            task, described = _without_cases(described, folder, found.beyond)
     counts = (len(task.small_cases), len(task.training_cases), len(task.held_out_cases))
-    gpu_only = why_not_interpreted(task) if suite.against is Against.KERNEL else described.gpu_only
     common: dict[str, Any] = {"notes": described.notes, "cases": counts, "oracle": task.oracle, "gpu_only": gpu_only}
     if task.starting_kernels:
         return Ready(problem.name, "ready", starts=len(task.starting_kernels), **common)
@@ -128,20 +135,50 @@ def _made(suite: Suite, root: Path, problem: Problem, folder: Path, tools: Tools
     return Ready(problem.name, "ready", starts=len(sources), **common)
 
 
-def why_not_interpreted(task: Task) -> str:
-    """Why a kernel that is its own reference cannot be checked without a GPU; empty if it can: it runs under the interpreter, twice with
-    equal results, and what it gives depends on its inputs."""
-    for number, case in enumerate(sorted(task.small_cases, key=lambda case: case.bytes)):
+@dataclass(frozen=True)
+class Interpreted:
+    """Whether a kernel that is its own reference can be checked without a GPU.
+
+    Attributes:
+        problem: Why not; empty if it runs under the interpreter, twice with equal results, and what it gives depends on its inputs.
+        beyond: Small cases in which it reads or writes beyond its tensors, where it does not in another.
+    """
+
+    problem: str
+    beyond: tuple[str, ...] = ()
+
+
+def interpreted(task: Task) -> Interpreted:
+    """Interprets the kernel in small cases, the smallest first, until one tells."""
+    beyond: dict[str, str] = {}
+    compared = False
+    for case in sorted(task.small_cases, key=lambda case: case.bytes):
         try:
             first, other = (_results(task, case, seed) for seed in (0, 1))
-            if number == 0 and not all(map(torch.equal, first, _results(task, case, 0))):
-                return "it gives other results on equal inputs"
+            if not compared and not all(map(torch.equal, first, _results(task, case, 0))):
+                return Interpreted("it gives other results on equal inputs")
+            compared = True
+        except BeyondItsTensors as error:
+            beyond[case.name] = _line(str(error))
+            continue
         except Exception as error:  # noqa: BLE001  as above: a kernel of others, whose results may fit nothing
             kind = "" if isinstance(error, TaskError) else f"{type(error).__name__}: "
-            return " ".join(f"{kind}{error}".split())[:400]
+            return Interpreted(_line(f"{kind}{error}"))
         if len(first) != len(other) or not all(map(torch.equal, first, other)):
-            return ""  # of one element, a softmax is always 1
-    return "its results do not depend on its inputs"
+            return Interpreted("", tuple(beyond))  # of one element, a softmax is always 1
+    return Interpreted(next(iter(beyond.values()), "its results do not depend on its inputs"))
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:400]
+
+
+def _without_cases(described: Described, folder: Path, names: Sequence[str]) -> tuple[Task, Described]:
+    """The task without some small cases."""
+    text = described.text.replace("{'name':", f"{{'left_out': {list(names)!r}, 'name':", 1)
+    (folder / TASK).write_text(text, encoding="utf-8")
+    notes = (*described.notes, f"left out are {', '.join(names)}, in which the suite's kernel touches memory beyond its tensors")
+    return load_task(str(folder / TASK), check=False), Described(text, notes, described.gpu_only)
 
 
 def _results(task: Task, case: Case, seed: int) -> list[torch.Tensor]:

@@ -28,6 +28,10 @@ TARGET = "cuda:90"
 """What the interpreted module takes the GPU for."""
 
 
+class BeyondItsTensors(TaskError):
+    """The kernel touches memory outside of its tensors."""
+
+
 class TritonReference:
     """Calls the entry of a module. Threads may share one.
 
@@ -52,7 +56,7 @@ class TritonReference:
         """What the kernel gives; mutated arguments are updated.
 
         Raises:
-            TaskError: It cannot be interpreted, or fails.
+            TaskError: It cannot be interpreted, or fails; `BeyondItsTensors` where that is why.
         """
         if any(item.is_cuda for item in _tensors(arguments)):
             with _not_autotuned():
@@ -80,7 +84,8 @@ class TritonReference:
                 raise TaskError("the suite's kernel under Triton's interpreter", given=error.reason) from error
             outputs = run.outputs(answer)
             if isinstance(outputs, Failure):
-                raise TaskError("the suite's kernel under Triton's interpreter", given=outputs.message)
+                kind = BeyondItsTensors if ":OutOfBounds:" in outputs.signature else TaskError
+                raise kind("the suite's kernel under Triton's interpreter", given=outputs.message)
             returned = run.returned(answer)
         count = len(outputs.tensors) - len(self._mutates)
         for position, tensor in zip(self._mutates, outputs.tensors[count:], strict=True):

@@ -22,7 +22,7 @@ from evo.suites.specs import case_to_json, cases_from_json, literal
 from evo.suites.torch_reference import Reference, mutated_by, outputs_of, torch_reference
 from evo.suites.triton_reference import TritonReference
 from evo.suites.tritonbench_files import ENTRY, SuiteFile, call_groups, module_text, read_file, suite_files
-from evo.tasks.base import Task, Tolerance
+from evo.tasks.base import Case, Task, Tolerance
 from evo.tasks.draws import Variation
 
 HARMLESS = frozenset(
@@ -232,8 +232,12 @@ def _common(spec: Mapping[str, Any]) -> dict[str, Any]:
         "entry": ENTRY,
         "kind": spec["kind"],
         "mutates": tuple(spec["mutates"]),
-        **{f"{kind}_cases": cases_from_json(spec["cases"][kind]) for kind in ("small", "training", "held_out")},
+        **{f"{kind}_cases": _kept(spec, kind) for kind in ("small", "training", "held_out")},
     }
+
+
+def _kept(spec: Mapping[str, Any], kind: str) -> tuple[Case, ...]:
+    return tuple(case for case in cases_from_json(spec["cases"][kind]) if case.name not in spec.get("left_out", ()))
 
 
 def _cases(known: Launched) -> dict[str, list[dict[str, Any]]]:

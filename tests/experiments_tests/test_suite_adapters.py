@@ -15,10 +15,10 @@ from evo.errors import TaskError
 from evo.suites.base import CHECKOUT, Suite, Tools
 from evo.suites.calls import chosen, composed
 from evo.suites.jobs import RunFolder, selected
-from evo.suites.preparing import Ready, prepare, why_not_interpreted
+from evo.suites.preparing import Interpreted, Ready, interpreted, prepare
 from evo.suites.recording import Recording
 from evo.suites.registry import find_suite, suite_names
-from evo.suites.triton_reference import with_arguments
+from evo.suites.triton_reference import BeyondItsTensors, with_arguments
 from evo.suites.tritonbench_files import CallGroup
 from evo.tasks.base import Task, TensorSpec
 from evo.tasks.inputs import make_inputs
@@ -196,10 +196,38 @@ def test_what_a_reference_does_in_one_call_only_ends_no_suite(tmp_path: Path) ->
     assert returned[2] is large, "no view of x has so many elements"
     text = tiny_suites.FAILING_TASK
     (tmp_path / "task.py").write_text(text)
-    assert (
-        why_not_interpreted(load_task(str(tmp_path / "task.py"), check=False))
-        == "ZeroDivisionError: integer division or modulo by zero"
+    problem = interpreted(load_task(str(tmp_path / "task.py"), check=False)).problem
+    assert problem == "ZeroDivisionError: integer division or modulo by zero"
+
+
+@pytest.mark.slow
+def test_sizes_at_which_a_kernel_leaves_its_tensors_are_left_out(tmp_path: Path, tools: Tools) -> None:
+    root = tiny_suites.tritonbench(tmp_path / "checkout")
+    ready, task = prepared(find_suite("tritonbench-g"), root, tmp_path / "run", "unmasked", tools)
+    assert (ready.stage, ready.gpu_only) == ("ready", "")
+    assert task is not None
+    sizes = [max(item.numel for item in case.arguments if isinstance(item, TensorSpec)) for case in task.small_cases]
+    assert (sizes, ready.cases) == ([16, 32], (2, 1, 0))
+    assert any("touches memory beyond its tensors" in note for note in ready.notes)
+    assert task.allowed_operators == {"aten.mul", "aten.add"}, "what its own wrapper uses besides"
+
+
+def test_small_cases_tell_one_after_the_other(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(tiny_suites.FAILING_TASK)
+    task = load_task(str(tmp_path / "task.py"), check=False)
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        if x.numel() == 3:
+            raise BeyondItsTensors("the kernel", given="out of bounds: 1 of 4 addresses")
+        return torch.zeros(1) if x.numel() == 5 else x
+
+    scored = dataclasses.replace(task.cases[0], name="scored")
+    task = dataclasses.replace(
+        task, small_cases=tuple(reversed(task.cases)), training_cases=(scored,), held_out_cases=(), reference=reference
     )
+    assert interpreted(task) == Interpreted("", ("3",)), "the second tells nothing of inputs, the third does"
+    alone = dataclasses.replace(task, small_cases=tuple(case for case in task.small_cases if case.name == "3"))
+    assert interpreted(alone) == Interpreted("the kernel; given 'out of bounds: 1 of 4 addresses'"), "nothing would be left"
 
 
 def test_every_packaged_suite_can_be_made() -> None:

@@ -123,6 +123,30 @@ def get_init_inputs():
 """
 
 
+UNMASKED = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def double_kernel(x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at))
+
+def double(norm, x):
+    y = torch.empty_like(x)
+    double_kernel[(triton.cdiv(x.numel(), 16),)](x * 1 + norm.eps, y, BLOCK=16)
+    return y
+"""
+UNMASKED_TEST = """
+import torch
+
+for size in (3, 16, 32, 64):
+    double(torch.nn.RMSNorm(4, eps=0.5), torch.randn(size, device="cuda"))
+"""
+"""Of four sizes, one is no multiple of the kernel's block, which it does not mask."""
+
+
 def write(path: Path, text: str) -> None:
     """A file, with its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,9 +154,10 @@ def write(path: Path, text: str) -> None:
 
 
 def tritonbench(root: Path) -> Path:
-    """A checkout of TritonBench: one problem of G, with a script that measures it, a file of another layout, and one problem of T."""
+    """A checkout of TritonBench: two problems of G, one with a script that measures it, a file of another layout, and one problem of T."""
     write(root / "data/TritonBench_G_v1/scale.py", f"{SCALE}\n{SEPARATOR}\n{SCALE_TEST}")
     write(root / "data/TritonBench_G_v1/other.py", SCALE)
+    write(root / "data/TritonBench_G_v1/unmasked.py", f"{UNMASKED}\n{SEPARATOR}\n{UNMASKED_TEST}")
     write(root / "data/TritonBench_G_v1.json", '[{"file": "scale.py", "simp_instru": "Scale by a factor."}]')
     write(root / "performance_metrics/perf_G/golden_metrics/scale_perf.py", SCALE_PERF)
     write(root / "data/TritonBench_T_v1/squared_relu.py", f"{SQUARED}\n{SEPARATOR}\n{SQUARED_TEST}")

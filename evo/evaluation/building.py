@@ -46,12 +46,16 @@ def build_evaluator(tasks: Mapping[str, Task], settings: EvaluationSettings, dev
     from evo.evaluation.replay import ReplayTier  # imports torch's CUDA side
 
     with ExitStack() as started:
+        known = settings.target != "auto"
+        if known:  # the workbench's processes import what they need while the tier's do
+            bench = _bench(settings, started, workers=compile_workers(settings), sass=False)
         tier = ReplayTier(settings)
         started.callback(tier.close)
         if settings.target not in ("auto", tier.capability):
             raise DeviceError(f"the target is {settings.target}, the GPU is {tier.device} ({tier.capability})")
         settings = dataclasses.replace(settings, target=tier.capability)
-        bench = _bench(settings, started, workers=compile_workers(settings), sass=False)
+        if not known:
+            bench = _bench(settings, started, workers=compile_workers(settings), sass=False)
         # Both start their processes when they are first needed.
         hosted = HostedEvaluator(tasks, settings) if hosting else None
         examinations = (RecordedUse(deadline_s=settings.run_deadline_s), Sanitizers(deadline_s=settings.run_deadline_s))

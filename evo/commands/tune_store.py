@@ -48,7 +48,6 @@ class TuningStore:
         self._store = _opened(url) or open_store(url, header=header)
         try:
             _check(self._store, url, header.tasks, variant)
-            self._variant = variant
             self._trials: list[tuple[str, Trial]] = []
             """With the device of each."""
             self._number, self._position = -1, 0

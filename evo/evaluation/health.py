@@ -34,14 +34,13 @@ class Reading:
 
     Attributes:
         throttled: Reasons of `HARD_REASONS` that hold.
-        sm_mhz, memory_mhz: Clocks.
+        sm_mhz: Clock.
         celsius: Temperature.
         errors: Uncorrected ECC errors since the driver was loaded, and rows of memory that could not be remapped.
     """
 
     throttled: tuple[str, ...] = ()
     sm_mhz: int = 0
-    memory_mhz: int = 0
     celsius: int = 0
     errors: Mapping[str, int] = field(default_factory=dict)
 
@@ -86,7 +85,6 @@ class Driver:
         return Reading(
             self.throttled(),
             int(self._ask_with("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM) or 0),
-            int(self._ask_with("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM) or 0),
             int(self._ask_with("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU) or 0),
             errors,
         )

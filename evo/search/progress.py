@@ -33,7 +33,7 @@ class TaskProgress:
         evaluations: Search evaluations recorded, over all statuses.
         passed: Those that passed.
         statuses: Status → count.
-        pending_proposals, pending_evaluations: Work asked for and not yet recorded.
+        pending_evaluations: Variants that await one.
         restarts: Lineages begun in place of abandoned ones.
         best_fitness: Score of the best variant (verified, where it was), 0 before the baseline is known.
         best_speedup: Its point estimate.
@@ -48,7 +48,6 @@ class TaskProgress:
     evaluations: int
     passed: int
     statuses: dict[Status, int]
-    pending_proposals: int
     pending_evaluations: int
     restarts: int
     best_fitness: float
@@ -143,7 +142,6 @@ def _task(state: TaskState) -> TaskProgress:
         evaluations=state.statuses.total(),
         passed=state.statuses[Status.PASSED],
         statuses=dict(state.statuses),
-        pending_proposals=len(state.proposing),
         pending_evaluations=len(state.awaiting),
         restarts=state.restarts,
         best_fitness=best.score if best else 0.0,

@@ -43,7 +43,6 @@ class NoisyTier(Tier):
         self._clock = 0.0
         self._lies: dict[tuple[str, str, int], float] = {}
         self._floors: dict[str, NoiseFloor] = {}
-        self.pairs_timed = 0
 
     @property
     def device(self) -> str:
@@ -97,7 +96,6 @@ class NoisyTier(Tier):
         pass
 
     def _block(self, source: str, case: str, pairs: int, placement: int) -> Timing:
-        self.pairs_timed += pairs
         mine, other = [], []
         for _ in range(pairs):
             for is_candidate in self._random.permutation([True, False]):

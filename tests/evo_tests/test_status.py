@@ -169,7 +169,7 @@ def test_a_verified_figure_replaces_the_searched_one(store: PopulationStore) -> 
 def progress(best: str = "", speedup: float = 0.0) -> Progress:
     islands = (IslandProgress(0, 1, speedup, 1, 1, 0),)
     latency = 5.0 if best else float("inf")
-    task = TaskProgress("softmax", 3, 2, {}, 1, 1, 0, speedup, speedup, latency, best, "tile" if best else "", False, 1, islands)
+    task = TaskProgress("softmax", 3, 2, {}, 1, 0, speedup, speedup, latency, best, "tile" if best else "", False, 1, islands)
     return Progress((task,), (), Spent(evaluations=3, wall_s=4.0), Budget(evaluations=9), 1, 1, "search")
 
 

@@ -114,7 +114,8 @@ class RunConfig(_Section):
         tasks: Task names, or paths of task files (relative to the configuration file).
         target: ``cuda:90``, ``hip:gfx942`` …; ``auto``: that of the GPU found, ``cuda:90`` without one.
         store: Path (relative to the current folder) or SQLAlchemy URL; None means ``runs/NAME.sqlite``.
-        operators: Operator names; None means every rule-based one, and the model-driven ones too where `models` is given.
+        operators: Operator names; None means every rule-based one, and the model-driven ones too where `models` is given. An empty list:
+            starting kernels are tuned, and nothing else.
         models: See `ModelSection`.
         library: Earlier population stores, and folders of kernel modules (paths relative to the configuration file), from which models
             are shown similar good kernels; what operators achieved in those runs is where the choice between them begins.

@@ -38,7 +38,7 @@ class Engine:
         settings: How the search decides.
         budget: When it ends.
         tasks: At least one, with differing names.
-        operators: At least one; the engine only names them.
+        operators: The engine only names them. Without any, starting kernels are tuned, and nothing else.
         models: Labels of the language models that operators may ask; none: requests name no model.
         store: Open for writing, by this process.
         clock: Monotonic seconds, for leases and the wall budget only.
@@ -46,7 +46,7 @@ class Engine:
     Raises:
         StoreError: The store's journal is of other tasks or of other settings.
         TaskError: A task has no starting kernel, and no operator can make one.
-        ValueError: No task or operator, or two of one name.
+        ValueError: No task, or two operators of one name.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class Engine:
         clock: Callable[[], float],
         models: Sequence[str] = (),
     ) -> None:
-        if not tasks or not operators:
-            raise ValueError("a search needs at least one task and one operator")
+        if not tasks:
+            raise ValueError("a search needs at least one task")
         self._operators = {operator.name: operator for operator in operators}
         if len(self._operators) != len(operators):
             raise ValueError(f"operators must differ in name, given {', '.join(operator.name for operator in operators)}")

@@ -67,6 +67,8 @@ class Schedule:
         if meter.exhausted is not None:
             return meter.exhausted if next(self.awaiting(), None) is None else None
         if self._ledger.pending == 0 and self.decide() is None:
+            if not self._ledger.operators:
+                return "the starting kernels are tuned, and the run has no operators"
             silent = [state.mix.failing for state in self._ledger.states.values() if not state.mix.is_open]
             told = "; ".join(f"{model}: {reason}" for failing in silent[:1] for model, (_, reason) in failing.items())
             return f"no model answers any more ({told})" if told else "search space exhausted"

@@ -65,7 +65,7 @@ def engine_on(
         settings=settings,
         budget=budget,
         tasks=tasks or (toy_setup(),),
-        operators=operators or infos(),
+        operators=infos() if operators is None else operators,
         store=store,
         clock=clock or Clock(),
     )
@@ -361,6 +361,13 @@ def test_operators_that_do_not_apply_are_not_asked_again_and_the_search_ends(sto
             engine.tell_evaluation(leases[0].token, SimulatedEvaluator(3).evaluate(leases[0].item, engine.claim))
     assert engine.finished == "search space exhausted"
     assert len(asked) == len(set(asked)) == 2, "each mutation once for the only variant"
+
+
+def test_without_operators_the_starting_kernels_are_judged_and_verified_and_nothing_else(store: PopulationStore) -> None:
+    engine = engine_on(store, operators=(), settings=SearchSettings(verify_elites=1))
+    assert finish(engine) == "the starting kernels are tuned, and the run has no operators"
+    assert len(evaluations(store, Purpose.SEARCH)) == len(toy_setup().starts)
+    assert len(evaluations(store, Purpose.VERIFY)) == 1
 
 
 def test_an_operator_that_always_fails_is_given_up(store: PopulationStore) -> None:

@@ -134,7 +134,8 @@ class _Run:
         console: Console,
         interruption: Interruption,
     ) -> None:
-        self._suite, self._folder, self._problems, self._options = suite, folder, problems, options
+        self._suite, self._folder, self._options = suite, folder, options
+        self._problems = folder.hosted_last(problems)
         self._console, self._interruption = console, interruption
         self._begun = time.time()
         self._count = 0

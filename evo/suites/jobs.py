@@ -11,6 +11,7 @@ from typing import Any
 from evo.errors import StoreError, TaskError
 from evo.plain import Record
 from evo.suites.base import CHECKOUT, Problem, Suite
+from evo.suites.launched import HOSTED
 from evo.suites.preparing import Ready, read_ready
 
 PROBLEMS, ABOUT, STORE, SEARCHED, COMPARED = "problems", "suite.json", "store.sqlite", "searched.json", "compared.json"
@@ -88,6 +89,11 @@ class RunFolder:
     def ready(self, problem: Problem) -> Ready | None:
         """See `evo.suites.preparing.read_ready`."""
         return read_ready(self.of(problem))
+
+    def hosted_last(self, problems: Sequence[Problem]) -> tuple[Problem, ...]:
+        """In their order, but for those that keep a device from the others."""
+        known = {problem.name: self.ready(problem) for problem in problems}
+        return tuple(sorted(problems, key=lambda problem: (ready := known[problem.name]) is not None and HOSTED in ready.notes))
 
     def searched(self, problem: Problem) -> Searched | None:
         """How its search ended; None where none was begun or it was cut off."""

@@ -22,6 +22,9 @@ from evo.tracing.effects import written_by
 from evo.tracing.plan import VALUE_DTYPES, LaunchPlan, Operator
 from evo.tracing.workbench import Job, Workbench
 
+HOSTED = "its wrapper looks at values, which no trace can follow: a GPU hosts it"
+"""Noted of a kernel whose evaluations take many times as long as those of others, each with the device to itself."""
+
 
 @dataclass(frozen=True)
 class Launched:
@@ -64,6 +67,7 @@ def launched(source: str, calls: Composed, picked: Chosen, bench: Workbench, not
         elif call.form in forms:
             good[call] = calls.case(call, case.name, _returned_bytes(plan) if plan is not None else 0)
     notes += [f"a size is left out: {text}" for text in dict.fromkeys(failures)]
+    notes += [HOSTED] if None in plans.values() else []
     small, training, held_out = (tuple(good[call] for call in group if call in good) for group in vars(picked).values())
     if not training:
         training, held_out = held_out[:1], held_out[1:]

@@ -12,6 +12,10 @@ import pytest
 from evo.commands.bench_suite import SuiteOptions, bench_suite_command
 from evo.errors import InputError, StoreError, TaskError
 from evo.suites.comparing import Comparing
+from evo.suites.jobs import RunFolder
+from evo.suites.launched import HOSTED
+from evo.suites.preparing import Ready
+from evo.suites.registry import find_suite
 from population_store.opening import open_store
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -72,3 +76,14 @@ def test_another_suite_in_the_folder_and_what_is_no_option_are_refused(tmp_path:
         bench_suite_command("tritonbench-g", SuiteOptions(root, problems="unknown", store=tmp_path / "other"))
     with pytest.raises(InputError, match="SUITE"):
         bench_suite_command("tritonbench-z", SuiteOptions(root))
+
+
+def test_problems_that_keep_a_device_from_others_come_last(tmp_path: Path) -> None:
+    suite, root = find_suite("tritonbench-g"), tiny_suites.tritonbench(tmp_path / "checkout")
+    folder, problems = RunFolder(tmp_path / "run", suite, root), suite.problems(root)
+    assert folder.hosted_last(problems) == problems
+    place = folder.of(problems[0])
+    place.mkdir(parents=True)
+    ready = Ready(problems[0].name, "ready", notes=("a size is left out", HOSTED))
+    (place / "ready.json").write_text(json.dumps(ready.to_json()))
+    assert folder.hosted_last(problems) == (*problems[1:], problems[0])

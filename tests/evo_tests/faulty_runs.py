@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -21,7 +21,7 @@ from evo.records import EventKind, Spent
 from evo.reporting.status import StatusReader, render_status
 from population_store.opening import open_store
 from tests.evo_tests.journal_check import Journal, check_journal, read_journal
-from tests.evo_tests.machines import Machines
+from tests.evo_tests.machines import Machine, Machines
 from tests.evo_tests.running_processes import alive, spent_of, wait_until
 
 TIMES = "TRITON_EVOLVE_FAULT_TIMES"
@@ -189,6 +189,17 @@ class Search:
     @property
     def _ended(self) -> bool:
         return self._driver is not None and self._driver.poll() is not None
+
+
+@contextlib.contextmanager
+def two_machines(
+    folder: Path, evaluator: str, evaluations: int, evaluators: int | str = "auto", **joining: Any
+) -> Iterator[tuple[Machines, Machine, Search]]:
+    """A head with two cores, another machine called a, and a search on them that has not begun."""
+    with Machines(folder) as machines:
+        machines.start_head(2)
+        other = machines.join("a", **joining)
+        yield machines, other, Search(machines, folder, evaluator, evaluations, evaluators)
 
 
 def _note(fault: Fault, took: float) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from evo.records import EventKind
-from tests.evo_tests.faulty_runs import Fault, Search, breaks
-from tests.evo_tests.machines import Machines, can_unshare
+from tests.evo_tests.faulty_runs import Fault, breaks, two_machines
+from tests.evo_tests.machines import can_unshare
 from tests.evo_tests.running_processes import alive, wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -27,10 +27,7 @@ def fault(request: pytest.FixtureRequest) -> Fault:
     60,
 )
 def test_a_node_dies_and_another_one_joins(tmp_path: Path, fault: Fault) -> None:
-    with Machines(tmp_path) as machines:
-        machines.start_head(2)
-        lost = machines.join("a")
-        search = Search(machines, tmp_path, "brisk", 1000)
+    with two_machines(tmp_path, "brisk", 1000) as (machines, lost, search):
         with search.running():
             search.reach(4)
             lost.busy()
@@ -50,10 +47,7 @@ def test_a_node_dies_and_another_one_joins(tmp_path: Path, fault: Fault) -> None
     "a node is drained (autoscaler, spot instance)", "its evaluators end after what they have in hand; nothing is done twice", 30
 )
 def test_a_node_is_drained(tmp_path: Path, fault: Fault) -> None:
-    with Machines(tmp_path) as machines:
-        machines.start_head(2)
-        leaving = machines.join("a")
-        search = Search(machines, tmp_path, "brisk", 40)
+    with two_machines(tmp_path, "brisk", 40) as (machines, leaving, search):
         with search.running():
             search.reach(10)
             node = machines.node_id(leaving)
@@ -78,10 +72,7 @@ def test_a_node_is_drained(tmp_path: Path, fault: Fault) -> None:
     resumed=True,
 )
 def test_the_head_dies(tmp_path: Path, fault: Fault) -> None:
-    with Machines(tmp_path) as machines:
-        machines.start_head(2)
-        other = machines.join("a")
-        search = Search(machines, tmp_path, "brisk", 40)
+    with two_machines(tmp_path, "brisk", 40) as (machines, other, search):
         with search.running():
             search.reach(10)
             search.broken()
@@ -104,10 +95,7 @@ def test_the_head_dies(tmp_path: Path, fault: Fault) -> None:
     60,
 )
 def test_a_node_is_cut_off_for_a_minute(tmp_path: Path, fault: Fault) -> None:
-    with Machines(tmp_path) as machines:
-        machines.start_head(2)
-        lone = machines.join("a")
-        search = Search(machines, tmp_path, "brisk", 1000, evaluators=3)
+    with two_machines(tmp_path, "brisk", 1000, evaluators=3) as (machines, lone, search):
         with search.running():
             search.reach(4)
             lone.busy()
@@ -128,10 +116,7 @@ def test_a_node_is_cut_off_for_a_minute(tmp_path: Path, fault: Fault) -> None:
 @pytest.mark.slow
 @breaks("a node is cut off for two seconds", "nothing happens: what it has in hand arrives late", 30)
 def test_a_node_is_cut_off_briefly(tmp_path: Path, fault: Fault) -> None:
-    with Machines(tmp_path) as machines:
-        machines.start_head(2)
-        lone = machines.join("a")
-        search = Search(machines, tmp_path, "brisk", 40)
+    with two_machines(tmp_path, "brisk", 40) as (_, lone, search):
         with search.running():
             search.reach(4)
             lone.busy()
@@ -155,10 +140,7 @@ def test_a_node_is_cut_off_briefly(tmp_path: Path, fault: Fault) -> None:
 )
 def test_a_disk_is_full(tmp_path: Path, fault: Fault) -> None:
     small = Path("/mnt/small")
-    with Machines(tmp_path) as machines:
-        machines.start_head(2)
-        full = machines.join("a", tmpfs={small: "64m"}, TMPDIR=str(small))
-        search = Search(machines, tmp_path, "writing", 40)
+    with two_machines(tmp_path, "writing", 40, tmpfs={small: "64m"}, TMPDIR=str(small)) as (_, full, search):
         with search.running():
             search.reach(4)
             full.busy()

@@ -130,7 +130,7 @@ if not os.path.exists({str(flag)!r}):
     print('{{"context": 64}}', flush=True)
     sys.stdin.readline(); sys.stdin.readline()
     open({str(flag)!r}, 'w').close()
-    time.sleep(60)
+    time.sleep(600)
 {ANSWERS}"""
     model = scripted(script, tmp_path)
 
@@ -147,7 +147,7 @@ if not os.path.exists({str(flag)!r}):
 
     begun = time.monotonic()
     assert asyncio.run(given_up()).stop_reason == "end_turn"
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 200
 
 
 def test_a_file_that_is_no_model_is_one_line(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ def test_evaluations_are_recorded_faster_than_they_are_made(tmp_path: Path) -> N
     seconds = []
     with open_store(str(tmp_path / "run.sqlite"), header=samples.HEADER) as store:
         for done, batch in enumerate(batches):
-            begin = time.perf_counter()
+            begin = time.thread_time()  # of the processor: what else this machine does slows nothing down
             store.record(batch, samples.spent_after(10 * done))
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.thread_time() - begin)
         assert store.counts() == {"softmax": {"passed": 300}}
-    # The quickest batch: the others may have waited for a busy machine. An idle core reaches about 800 per second.
-    assert 10 / min(seconds) > 200
+    # The quickest batch: others may have found cold caches. A core reaches about 2,100 per second.
+    assert 10 / min(seconds) > 500

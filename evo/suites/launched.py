@@ -18,8 +18,10 @@ from evo.records import Configuration, Failure, Status
 from evo.suites.calls import Call, Chosen, Composed
 from evo.suites.tritonbench_files import ENTRY
 from evo.tasks.base import DEFAULT_OPERATORS, Case, Task, TensorSpec
+from evo.tracing.compiler import oversized
 from evo.tracing.effects import written_by
 from evo.tracing.plan import VALUE_DTYPES, LaunchPlan, Operator
+from evo.tracing.targets import target_named
 from evo.tracing.workbench import Job, Workbench
 
 HOSTED = "its wrapper looks at values, which no trace can follow: a GPU hosts it"
@@ -95,10 +97,17 @@ def _plans(source: str, cases: Sequence[Case], bench: Workbench) -> tuple[dict[s
         if isinstance(item, Failure):
             found[case.name] = None if item.status is Status.UNTRACEABLE else item
         else:
-            found[case.name] = item.plan
+            found[case.name] = _hopeless(item.plan, case) or item.plan
     plans = [plan for plan in found.values() if isinstance(plan, LaunchPlan)]
     used = {step.name for plan in plans for steps in plan.steps.values() for step in steps if isinstance(step, Operator)}
     return found, frozenset(used) - DEFAULT_OPERATORS
+
+
+def _hopeless(plan: LaunchPlan, case: Case) -> Failure | None:
+    """Why no evaluator will compile a plan: one such size would have the kernel refused in all."""
+    warp = target_named(plan.target).warp_size
+    found = next(filter(None, (oversized(kernel, warp) for kernel in plan.kernels)), None)
+    return None if found is None else dataclasses.replace(found, message=f"case {case.name}: {found.message}")
 
 
 def _said(failure: Failure) -> str:

@@ -50,6 +50,15 @@ class Binary:
     resources: Resources
 
 
+def oversized(kernel: Kernel, warp_size: int) -> Failure | None:
+    """A verdict that needs no compiler."""
+    held = largest_bytes_per_thread(kernel, warp_size)
+    if held <= MAX_BYTES_PER_THREAD:
+        return None
+    text = f"{kernel.name} holds a tensor of {held} bytes per thread, twice all registers; use smaller tiles or more warps"
+    return Failure(Status.OUT_OF_RESOURCES, Stage.COMPILE, text, "out_of_resources:registers")
+
+
 def largest_bytes_per_thread(kernel: Kernel, warp_size: int) -> int:
     """Bytes per thread of the largest number tensor in a kernel's TTIR, were it spread evenly over the block."""
     return largest_bytes(kernel) // (int(kernel.options.get("num_warps", 4)) * warp_size)
@@ -97,12 +106,9 @@ class Compiler:
 
     def compile(self, kernel: Kernel) -> Binary | Failure:
         """Compiles one kernel. Never raises for a bad one."""
-        held = largest_bytes_per_thread(kernel, self.target.warp_size)
-        if held > MAX_BYTES_PER_THREAD:
-            text = (
-                f"{kernel.name} holds a tensor of {held} bytes per thread, twice all registers; use smaller tiles or more warps"
-            )
-            return Failure(Status.OUT_OF_RESOURCES, Stage.COMPILE, text, "out_of_resources:registers")
+        hopeless = oversized(kernel, self.target.warp_size)
+        if hopeless is not None:
+            return hopeless
         request = {"ttir": kernel.ttir, "options": dict(kernel.options), "target": self.target.key, "sass": self._sass}
         try:
             answer = self._server.call("evo.tracing.compile_child:compile_kernel", request, deadline_s=self._deadline_s)

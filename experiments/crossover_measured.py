@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import itertools
 import json
 import sys
 import time
@@ -25,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -42,9 +44,11 @@ from evo.tasks.loading import builtin_tasks, load_task, starting_sources
 from operators.base import Context, Parent
 from operators.crossover import ExchangeParts
 from operators.rewrite.base import Rewrite
-from operators.rewriting import offers
+from operators.rewriting import Offer, offers
 
 NAME = "crossover_measured"
+SIDE_BY_SIDE = 4
+"""Tasks at a time: while the last children of one are compiled, others have the device."""
 Row = dict[str, Any]
 
 
@@ -88,28 +92,38 @@ def measured(given: argparse.Namespace, done: set[str]) -> list[Row]:
     settings = EvaluationSettings(tune_trials=0, start_tune_trials=0, deep_tune_trials=0, seed=given.seed)
     evaluator = build_evaluator(tasks, settings, given.device)
     found: list[Row] = []
+    keeping = Lock()
+
+    def work(task: Task, threads: ThreadPoolExecutor) -> None:
+        rng = np.random.default_rng([given.seed, *task.name.encode()])
+        of_task = children(evaluator, task, given, rng, end, threads)
+        with keeping, given.kept.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in of_task)
+            found.extend(of_task)
+
     try:
-        for task in tasks.values():
-            if time.monotonic() < end:
-                rng = np.random.default_rng([given.seed, *task.name.encode()])
-                of_task = children(evaluator, task, given, rng, end)
-                found += of_task
-                with given.kept.open("a") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in of_task)
+        with ThreadPoolExecutor(evaluator.concurrency) as threads, ThreadPoolExecutor(SIDE_BY_SIDE) as at_once:
+            list(at_once.map(lambda task: work(task, threads), tasks.values()))
     finally:
         evaluator.close()
     return found
 
 
-def children(evaluator: Evaluator, task: Task, given: argparse.Namespace, rng: np.random.Generator, end: float) -> list[Row]:
-    """One row per child of a task, in the order they were made."""
+def children(
+    evaluator: Evaluator, task: Task, given: argparse.Namespace, rng: np.random.Generator, end: float, threads: ThreadPoolExecutor
+) -> list[Row]:
+    """One row per child of a task, in the order they were made; none where the time is up before all of its parents are known."""
+    if time.monotonic() > end:
+        return []
     start = starting_sources(task)[0]
     verdict = evaluator.evaluate(WorkItem(0, Variant(task.name, start), None), _nobody)
     if verdict.status is not Status.PASSED:
         return []
     baseline = Baseline(Variant(task.name, start), {case.case: case.configuration for case in verdict.cases})
     target = "cuda:90" if given.device == "gpu" else given.device.removeprefix("cpu:")
-    parents = [Made(start, "the start", verdict), *_parents(evaluator, task, baseline, given.parents - 1, target, rng)]
+    parents = [Made(start, "the start", verdict), *_parents(evaluator, task, baseline, given.parents - 1, target, rng, threads)]
+    if time.monotonic() > end:
+        return []
     context = Context(task.name, "", task.entry, "", task.operators, target, "")
     wanted: dict[str, tuple[Made, Made, str]] = {}
     seen = {parent.source for parent in parents}
@@ -140,21 +154,33 @@ def children(evaluator: Evaluator, task: Task, given: argparse.Namespace, rng: n
             "speedup_low": found.fitness if passed else None,
         }
 
-    with ThreadPoolExecutor(evaluator.concurrency) as threads:
-        return [row for row in threads.map(work, enumerate(wanted, 1000)) if row is not None]
+    return [row for row in threads.map(work, enumerate(wanted, 1000)) if row is not None]
 
 
 def _parents(
-    evaluator: Evaluator, task: Task, baseline: Baseline, most: int, target: str, rng: np.random.Generator
+    evaluator: Evaluator,
+    task: Task,
+    baseline: Baseline,
+    most: int,
+    target: str,
+    rng: np.random.Generator,
+    threads: ThreadPoolExecutor,
 ) -> list[Made]:
-    """Children of different rewrites that pass, in random order."""
+    """Children of different rewrites that pass, in random order; as many at a time as are missing."""
     classes = [cls for cls in find_operators().values() if issubclass(cls, Rewrite)]
+    order = [int(index) for index in rng.permutation(len(classes))]
+    offered = (
+        (index, offer) for index in order for offer in offers(classes[index](), baseline.variant.source, target, 1).children
+    )
+
+    def judged(item: tuple[int, Offer]) -> Made | None:
+        index, offer = item
+        verdict = evaluator.evaluate(WorkItem(1 + index, Variant(task.name, offer.source), baseline), _nobody)
+        return Made(offer.source, f"{offer.rewrite}: {offer.strategy}", verdict) if verdict.status is Status.PASSED else None
+
     found: list[Made] = []
-    for index in rng.permutation(len(classes)):
-        for offer in offers(classes[index](), baseline.variant.source, target, 1).children if len(found) < most else ():
-            verdict = evaluator.evaluate(WorkItem(1 + int(index), Variant(task.name, offer.source), baseline), _nobody)
-            if verdict.status is Status.PASSED:
-                found.append(Made(offer.source, f"{offer.rewrite}: {offer.strategy}", verdict))
+    while len(found) < most and (some := list(itertools.islice(offered, most - len(found)))):
+        found += [made for made in threads.map(judged, some) if made is not None]
     return found
 
 

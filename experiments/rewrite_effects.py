@@ -40,6 +40,8 @@ from operators.rewrite.base import Rewrite
 from operators.rewriting import offers
 
 NAME = "rewrite_effects"
+SIDE_BY_SIDE = 4
+"""Tasks at a time: while the last children of one are compiled, others have the device."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -81,9 +83,8 @@ class Effects:
         settings = EvaluationSettings(tune_trials=trials, start_tune_trials=trials, deep_tune_trials=0)
         evaluator = build_evaluator({task.name: task for task in self._tasks}, settings, self._given.device)
         try:
-            for task in self._tasks:
-                if time.monotonic() < self._end:
-                    self._task(evaluator, task)
+            with ThreadPoolExecutor(evaluator.concurrency) as threads, ThreadPoolExecutor(SIDE_BY_SIDE) as at_once:
+                list(at_once.map(lambda task: self._task(evaluator, task, threads), self._tasks))
         finally:
             evaluator.close()
         return self._found
@@ -95,8 +96,10 @@ class Effects:
                 if (task.name, rewrite.name, variant.variant_id) not in self._done:
                     yield rewrite.name, offer.strategy, offer.source
 
-    def _task(self, evaluator: Evaluator, task: Task) -> None:
+    def _task(self, evaluator: Evaluator, task: Task, threads: ThreadPoolExecutor) -> None:
         for source in starting_sources(task):
+            if time.monotonic() > self._end:
+                return
             target = "cuda:90" if self._given.device == "gpu" else self._given.device.removeprefix("cpu:")
             children = list(self._children(task, source, target))
             if not children:
@@ -122,8 +125,7 @@ class Effects:
                     | {"device": evaluator.device, "status": found.status.value, "message": found.message[:300], "cases": cases}
                 )
 
-            with ThreadPoolExecutor(evaluator.concurrency) as threads:
-                list(threads.map(work, enumerate(children, 1)))
+            list(threads.map(work, enumerate(children, 1)))
 
     def _keep(self, row: dict[str, Any]) -> None:
         with self._lock, self._given.kept.open("a") as file:

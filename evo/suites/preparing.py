@@ -28,6 +28,12 @@ TASK, READY, STARTS = "task.py", "ready.json", "start_*.py"
 WIDE = "in float64"
 """Said of references that cannot be given float64; those are judged by what they compute in their own dtypes."""
 
+INDEPENDENT = "its results do not depend on its inputs"
+DRAWS = frozenset(
+    f"aten.{name}" for name in ("rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "normal_", "uniform_")
+)
+"""Operators of torch by which a wrapper makes inputs of its own."""
+
 Stage = Literal["ready", "read", "checked", "started"]
 
 
@@ -117,6 +123,12 @@ def _made(suite: Suite, root: Path, problem: Problem, folder: Path, tools: Tools
     if suite.against is Against.KERNEL:
         found = interpreted(task)
         gpu_only = found.problem
+        drawn = sorted(task.allowed_operators & DRAWS)
+        if gpu_only == INDEPENDENT and drawn:
+            reason = (
+                f"it draws what it computes with itself, by {', '.join(drawn)}: nothing that it is given decides what it gives"
+            )
+            return Ready(problem.name, "checked", reason, described.notes)
         if found.beyond:
             task, described = _without_cases(described, folder, found.beyond)
     counts = (len(task.small_cases), len(task.training_cases), len(task.held_out_cases))
@@ -166,7 +178,7 @@ def interpreted(task: Task) -> Interpreted:
             return Interpreted(_line(f"{kind}{error}"))
         if len(first) != len(other) or not all(map(torch.equal, first, other)):
             return Interpreted("", tuple(beyond))  # of one element, a softmax is always 1
-    return Interpreted(next(iter(beyond.values()), "its results do not depend on its inputs"))
+    return Interpreted(next(iter(beyond.values()), INDEPENDENT))
 
 
 def _line(text: str) -> str:

@@ -202,7 +202,7 @@ def test_what_a_reference_does_in_one_call_only_ends_no_suite(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_sizes_at_which_a_kernel_leaves_its_tensors_are_left_out(tmp_path: Path, tools: Tools) -> None:
-    root = tiny_suites.tritonbench(tmp_path / "checkout")
+    root = tiny_suites.more_of_tritonbench(tmp_path / "checkout")
     ready, task = prepared(find_suite("tritonbench-g"), root, tmp_path / "run", "unmasked", tools)
     assert (ready.stage, ready.gpu_only) == ("ready", "")
     assert task is not None
@@ -210,6 +210,14 @@ def test_sizes_at_which_a_kernel_leaves_its_tensors_are_left_out(tmp_path: Path,
     assert (sizes, ready.cases) == ([16, 32], (2, 1, 0))
     assert any("touches memory beyond its tensors" in note for note in ready.notes)
     assert task.allowed_operators == {"aten.mul", "aten.add"}, "what its own wrapper uses besides"
+
+
+@pytest.mark.slow
+def test_a_kernel_that_draws_its_own_inputs_is_refused(tmp_path: Path, tools: Tools) -> None:
+    root = tiny_suites.more_of_tritonbench(tmp_path / "checkout")
+    ready, _ = prepared(find_suite("tritonbench-g"), root, tmp_path / "run", "own_inputs", tools)
+    assert ready.stage == "checked"
+    assert ready.reason.startswith("it draws what it computes with itself, by aten.randn")
 
 
 def test_small_cases_tell_one_after_the_other(tmp_path: Path) -> None:

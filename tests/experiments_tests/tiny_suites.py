@@ -146,6 +146,10 @@ for size in (3, 16, 32, 64):
 """
 """Of four sizes, one is no multiple of the kernel's block, which it does not mask."""
 
+OWN_INPUTS = (
+    f"{UNMASKED}\ndef drawn(size):\n    return double(type('Norm', (), {{'eps': 0.5}}), torch.randn(size, device='cuda'))\n"
+)
+
 
 def write(path: Path, text: str) -> None:
     """A file, with its folder."""
@@ -154,13 +158,19 @@ def write(path: Path, text: str) -> None:
 
 
 def tritonbench(root: Path) -> Path:
-    """A checkout of TritonBench: two problems of G, one with a script that measures it, a file of another layout, and one problem of T."""
+    """A checkout of TritonBench: one problem of G, with a script that measures it, a file of another layout, and one problem of T."""
     write(root / "data/TritonBench_G_v1/scale.py", f"{SCALE}\n{SEPARATOR}\n{SCALE_TEST}")
     write(root / "data/TritonBench_G_v1/other.py", SCALE)
-    write(root / "data/TritonBench_G_v1/unmasked.py", f"{UNMASKED}\n{SEPARATOR}\n{UNMASKED_TEST}")
     write(root / "data/TritonBench_G_v1.json", '[{"file": "scale.py", "simp_instru": "Scale by a factor."}]')
     write(root / "performance_metrics/perf_G/golden_metrics/scale_perf.py", SCALE_PERF)
     write(root / "data/TritonBench_T_v1/squared_relu.py", f"{SQUARED}\n{SEPARATOR}\n{SQUARED_TEST}")
+    return root
+
+
+def more_of_tritonbench(root: Path) -> Path:
+    """A checkout with two problems of G that need a closer look: one touches memory beyond its tensors, one draws its inputs itself."""
+    write(root / "data/TritonBench_G_v1/unmasked.py", f"{UNMASKED}\n{SEPARATOR}\n{UNMASKED_TEST}")
+    write(root / "data/TritonBench_G_v1/own_inputs.py", f"{OWN_INPUTS}\n{SEPARATOR}\nprint(drawn(16))\n")
     return root
 
 

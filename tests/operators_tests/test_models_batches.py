@@ -51,7 +51,7 @@ def echo(body: dict[str, Any]) -> Message:
 def test_requests_are_gathered_and_every_one_gets_its_own_reply_at_half_the_price() -> None:
     ledger = Ledger(5.0, 1_000_000)
     with Loopback(echo, looks=3) as server:
-        results = ask(model(server, ledger=ledger, batch_size=8), 20)
+        results = ask(model(server, ledger=ledger, batch_size=8, batch_window_s=1.0), 20)
     assert [result.reply for result in results if isinstance(result, Exchange)] == [f"answer to Kernel {n}." for n in range(20)]
     assert server.batches == [8, 8, 4]
     assert server.bodies[0].keys() == {"model", "max_tokens", "messages", "system"}
@@ -79,7 +79,7 @@ def test_each_request_of_a_batch_fails_alone_and_is_not_billed() -> None:
 
 def test_a_batch_that_was_surely_not_made_is_asked_for_again() -> None:
     with Loopback(echo, creating=[Failure(529, "overloaded_error", headers={"retry-after": "0.05"})] * 2) as server:
-        assert all(isinstance(result, Exchange) for result in ask(model(server), 2))
+        assert all(isinstance(result, Exchange) for result in ask(model(server, batch_size=2), 2))
     assert (server.created, server.batches) == (3, [2])
 
 
@@ -87,7 +87,7 @@ def test_a_batch_that_was_surely_not_made_is_asked_for_again() -> None:
 def test_a_batch_that_is_never_made_costs_bounded_attempts_and_nothing_else(lasting: Failure) -> None:
     ledger = Ledger(5.0)
     with Loopback(echo, creating=[lasting] * 50) as server:
-        results = ask(model(server, ledger=ledger), 3)
+        results = ask(model(server, ledger=ledger, batch_size=3), 3)
     assert server.created == (3 if lasting.status == 500 else 1)
     assert all(isinstance(result, RequestError) for result in results)
     assert (ledger.spent, ledger.reserved) == (0, 0)
@@ -97,7 +97,7 @@ def test_a_batch_that_is_never_made_costs_bounded_attempts_and_nothing_else(last
 def test_a_batch_that_may_have_been_made_is_not_made_again_and_counts_in_full(answer: Raw) -> None:
     ledger = Ledger(5.0)
     with Loopback(echo, creating=[answer] * 5) as server:
-        results = ask(model(server, ledger=ledger), 2)
+        results = ask(model(server, ledger=ledger, batch_size=2), 2)
     assert server.created == 1
     assert all(isinstance(result, RequestError) for result in results)
     assert ledger.spent > 2 * 500 * 10 / 1e6
@@ -115,27 +115,28 @@ def test_no_more_money_ends_the_search() -> None:
 def test_who_gives_up_before_the_batch_is_sent_is_neither_sent_nor_billed() -> None:
     ledger = Ledger(5.0)
 
-    async def given_up(client: AnthropicModel) -> Result:
-        early = asyncio.create_task(client.complete(Prompt((), "Early.", "hash", 500)))
-        late = asyncio.create_task(client.complete(Prompt((), "Late.", "hash", 500)))
+    async def given_up(client: AnthropicModel) -> list[Exchange]:
+        early, *others = (asyncio.create_task(client.complete(Prompt((), name, "hash", 500))) for name in ("Early.", "Late."))
         await asyncio.sleep(0.05)
         early.cancel()
-        result = await late
+        await asyncio.gather(early, return_exceptions=True)
+        others += (asyncio.create_task(client.complete(Prompt((), f"Later {number}.", "hash", 500))) for number in range(2))
+        results = await asyncio.gather(*others)
         await client.close()
-        return result
+        return results
 
     with Loopback(echo) as server:
-        result = asyncio.run(given_up(model(server, ledger=ledger, batch_window_s=0.3)))
-    assert isinstance(result, Exchange)
-    assert server.batches == [1]
-    assert ledger.spent == result.usage.dollars
+        results = asyncio.run(given_up(model(server, ledger=ledger, batch_size=3, batch_window_s=600.0, timeout_s=60.0)))
+    assert server.batches == [3]
+    assert not [body for body in server.bodies if "Early." in str(body)]
+    assert ledger.spent == pytest.approx(sum(result.usage.dollars for result in results))
 
 
 def test_looks_that_fail_in_passing_lose_no_batch() -> None:
     ledger = Ledger(5.0)
     busy = Failure(503, "api_error", headers={"retry-after": "0.01"})
     with Loopback(echo, looking=[busy] * 12) as server:  # more than the client itself tries again
-        results = ask(model(server, ledger=ledger, timeout_s=20.0), 2)
+        results = ask(model(server, ledger=ledger, batch_size=2, timeout_s=20.0), 2)
     assert all(isinstance(result, Exchange) for result in results), results
     assert (server.batches, ledger.reserved) == ([2], 0)
 

@@ -74,7 +74,14 @@ class Run:
 
 
 def model(server: Loopback, run: Run) -> AnthropicModel:
-    batch = {"batch": True, "batch_window_s": 0.05, "batch_poll_s": 0.02, "timeout_s": 10.0, "silence_s": 2.0}
+    batch = {
+        "batch": True,
+        "batch_size": len(NAMES),
+        "batch_window_s": 0.05,
+        "batch_poll_s": 0.02,
+        "timeout_s": 10.0,
+        "silence_s": 5.0,
+    }
     return AnthropicModel("claude-opus-5-5", base_url=server.url, ledger=run, **batch)  # type: ignore[arg-type]
 
 

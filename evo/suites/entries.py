@@ -148,7 +148,7 @@ def _looks(whole: torch.Tensor) -> dict[str, Any]:
     if low == high == 1.0:
         return {"distribution": "ones"}
     if not tensor.is_floating_point():
-        return {"distribution": "integers", "low": low, "high": high + 1}
+        return _order(whole, values, low, high) or {"distribution": "integers", "low": low, "high": high + 1}
     if not (math.isfinite(low) and math.isfinite(high)):
         return {"distribution": "normal"}
     if low >= 0.0 and high <= 1.0:
@@ -156,3 +156,20 @@ def _looks(whole: torch.Tensor) -> dict[str, Any]:
     if low >= 0.0 and low < high and tensor.numel() >= TELLING:
         return {"distribution": "uniform", "low": low, "high": high}
     return {"distribution": "normal", "scale": max(float(values.std(correction=0)), 1e-6)}
+
+
+def _order(whole: torch.Tensor, values: torch.Tensor, low: float, high: float) -> dict[str, Any] | None:
+    """Places and offsets, which only mean something together: each number once, or a vector that ascends; None where it is neither."""
+    count = whole.numel()
+    if (
+        whole.dtype not in (torch.int32, torch.int64)
+        or not whole.is_contiguous()
+        or whole.storage_offset()
+        or count > len(values)
+    ):
+        return None
+    if count > 1 and high - low + 1 == count == len(values.unique()):
+        return {"distribution": "permutation", "low": low, "high": high + 1, "strides": None}
+    if count > 1 and whole.dim() == 1 and low < high and bool((values[1:] >= values[:-1]).all()):
+        return {"distribution": "partition", "low": low, "high": high, "strides": None}
+    return None

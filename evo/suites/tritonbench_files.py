@@ -198,7 +198,8 @@ def _argument(item: Any) -> Argument:
 
 
 def _specified(item: Mapping[str, Any]) -> TensorSpec:
-    return TensorSpec(**{**item, "shape": tuple(item["shape"]), "strides": tuple(item["strides"])})
+    strides = None if item["strides"] is None else tuple(item["strides"])
+    return TensorSpec(**{**item, "shape": tuple(item["shape"]), "strides": strides})
 
 
 def _unjudged(*arguments: Any) -> Any:

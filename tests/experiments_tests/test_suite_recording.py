@@ -33,6 +33,19 @@ def test_parts_of_a_large_tensor_are_drawn_as_its_beginning(claims: Claims) -> N
     assert specification(torch.zeros(3, 5, device="cuda")[1:])["strides"] == [5, 1]
 
 
+def test_places_and_offsets_are_drawn_together(claims: Claims) -> None:
+    def drawn(item: torch.Tensor) -> tuple[Any, ...]:
+        found = specification(item)
+        return found["distribution"], found.get("low"), found.get("high")
+
+    assert drawn(torch.randperm(64, device="cuda").view(4, 16)) == ("permutation", 0.0, 64.0)
+    assert drawn(torch.tensor([0, 3, 3, 17], dtype=torch.int32, device="cuda")) == ("partition", 0.0, 17.0)
+    assert drawn(torch.tensor([[0, 3], [3, 17]], device="cuda")) == ("integers", 0.0, 18.0)
+    assert drawn(torch.tensor([9, 3, 17], device="cuda")) == ("integers", 3.0, 18.0)
+    assert drawn(torch.tensor([5, 5], device="cuda")) == ("integers", 5.0, 6.0)
+    assert drawn(torch.arange(8, device="cuda")[2:]) == ("integers", 2.0, 8.0), "only a whole tensor can be drawn so"
+
+
 def test_products_of_large_tensors_are_not_computed(claims: Claims) -> None:
     side = 1 << 13
     x = torch.randn(side, side, device="cuda")

@@ -18,6 +18,7 @@ from evo.knobs import read_knobs
 from evo.records import Failure, Status, Variant
 from evo.registry import evaluator_factory
 from evo.seeding.seeds import CompilerSeed, compiler_seeds
+from evo.seeding.warm import kept_warm, warm_process
 from evo.tasks.base import Task
 from evo.tasks.draws import Draw, Variation
 from evo.tasks.loading import load_task
@@ -158,6 +159,20 @@ def test_a_reference_that_hangs_costs_its_deadline_alone(tmp_path: Path) -> None
     task = loaded(tmp_path, text + "TASK = task(reference, [case(spec(8, 8)), case(spec(9, 9)), case(spec(3, 3))])\n")
     (seed,) = compiler_seeds(task, "cuda:90", deadline_s=1.0)
     assert seed.failure == "Inductor took more than 1 s"
+
+
+def test_processes_are_kept_warm_for_as_long_as_somebody_asks() -> None:
+    environment = {"PATH": "", "PYTHONPATH": ""}
+    with kept_warm():
+        with warm_process(environment) as first, warm_process(environment) as second:
+            assert first is not second, "two who ask at once wait for nobody"
+        with warm_process(environment) as again:
+            assert again in (first, second)
+        assert [first.lives, second.lives] == [True, True]
+    assert [first.lives, second.lives] == [False, False]
+    with warm_process(environment) as alone:
+        pass
+    assert not alone.lives
 
 
 def test_a_run_records_the_seeds_of_tasks_without_a_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

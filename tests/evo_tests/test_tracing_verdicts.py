@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from triton.compiler.errors import CompilationError
 
 from evo.errors import PlanError
 from evo.records import Configuration, Failure, Stage, Status
@@ -14,6 +16,7 @@ from evo.tasks.base import Case, Task, TensorSpec
 from evo.tracing.compiler import Compiler
 from evo.tracing.effects import written_arguments
 from evo.tracing.plan import LaunchPlan
+from evo.tracing.trace_child import describe
 from evo.tracing.tracer import Tracer
 
 CASE = Case("c", (TensorSpec((64, 33), "float32"),), bytes=1, flops=0)
@@ -116,6 +119,15 @@ def test_a_failure_names_the_candidate_s_line(tracer: Tracer) -> None:
     failure = trace(tracer, body("y = torch.empty_like(x)\nreturn undefined_name"))
     assert isinstance(failure, Failure)
     assert "return undefined_name" in failure.message
+
+
+def test_what_a_called_function_was_refused_for_is_said() -> None:
+    node = ast.parse("y = tl.sigmoid(x)").body[0]
+    inner = CompilationError("return 1 / (1 + exp(x))", node, "Expected dtype fp32 but got fp16")
+    outer = CompilationError("y = tl.sigmoid(x)", node, None)
+    outer.__cause__ = inner
+    assert describe(outer)["message"].splitlines()[-1] == "Expected dtype fp32 but got fp16"
+    assert describe(inner)["message"].count("Expected dtype") == 1
 
 
 def test_equal_code_has_one_hash_whatever_it_is_called(tracer: Tracer) -> None:

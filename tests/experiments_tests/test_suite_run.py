@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evo.commands.bench_suite import SuiteOptions, bench_suite_command
+from evo.commands.bench_suite import SuiteOptions, bench_suite_command, preparing_at_once
 from evo.errors import InputError, StoreError, TaskError
 from evo.suites.comparing import Comparing
 from evo.suites.jobs import RunFolder
@@ -87,3 +87,8 @@ def test_problems_that_keep_a_device_from_others_come_last(tmp_path: Path) -> No
     ready = Ready(problems[0].name, "ready", notes=("a size is left out", HOSTED))
     (place / "ready.json").write_text(json.dumps(ready.to_json()))
     assert folder.hosted_last(problems) == (*problems[1:], problems[0])
+
+
+def test_preparing_alone_takes_all_cores_and_leaves_half_beside_a_search() -> None:
+    assert [preparing_at_once(cores, alone=True) for cores in (1, 2, 16)] == [1, 2, 16]
+    assert [preparing_at_once(cores, alone=False) for cores in (1, 2, 16)] == [1, 1, 8]

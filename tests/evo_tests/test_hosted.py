@@ -33,13 +33,13 @@ def work(source: str, **configuration: int) -> HostedWork:
     return HostedWork(str(TASK.path), source, configuration)
 
 
-def checked(host: CpuHost, source: str, deadline_s: float = 20) -> Checked | Failure:
+def checked(host: CpuHost, source: str, deadline_s: float = 120) -> Checked | Failure:
     return host.check(work(source), CASE, DRAWS, deadline_s)
 
 
 def test_a_kernel_that_looks_at_values_passes_on_every_case(host: CpuHost) -> None:
     for case in TASK.cases:
-        verdict = host.check(work(GOOD, BLOCK=32), case.name, DRAWS[:1], 20)
+        verdict = host.check(work(GOOD, BLOCK=32), case.name, DRAWS[:1], 120)
         assert isinstance(verdict, Checked), verdict
         assert verdict.error_ratio <= 1
         assert verdict.peak_bytes == 4 * case.arguments[1].numel  # type: ignore[union-attr]
@@ -82,7 +82,7 @@ def test_no_candidate_runs_where_its_process_could_connect_to_services(filtered:
     server = ForkServer("hosted", Limits(), preload=preload, environment={"TRITON_INTERPRET": "1"}, gpu=True)
     server.start()
     try:
-        process = HostedProcess(server, request, deadline_s=60)
+        process = HostedProcess(server, request, deadline_s=120)
         expected, words = (Failed, "it ran") if filtered else (SandboxError, "could not be kept from connecting")
         with pytest.raises(expected, match=words):
             process.load()
@@ -135,7 +135,7 @@ def test_a_forged_description_of_outputs_is_refused(host: CpuHost, described: ob
 
 
 def test_calls_are_timed_in_pairs(host: CpuHost) -> None:
-    timing = host.compare(work(GOOD, BLOCK=64), work(GOOD, BLOCK=32), CASE, 4, 0.0, 20)
+    timing = host.compare(work(GOOD, BLOCK=64), work(GOOD, BLOCK=32), CASE, 4, 0.0, 120)
     assert isinstance(timing, Timing), timing
     assert len(timing.log_ratios) == 4
     assert min(timing.latency_us, timing.baseline_us) > 0
@@ -143,13 +143,13 @@ def test_calls_are_timed_in_pairs(host: CpuHost) -> None:
 
 def test_work_that_is_done_after_a_timed_call_is_noticed(host: CpuHost) -> None:
     honest_calls = 4  # while everything is compiled; what follows is timed
-    verdict = host.compare(work(modules.LATER % honest_calls), work(GOOD), CASE, 4, 0.0, 20)
+    verdict = host.compare(work(modules.LATER % honest_calls), work(GOOD), CASE, 4, 0.0, 120)
     assert isinstance(verdict, Failure), verdict
     assert verdict.status in (Status.WRONG_VALUES, Status.NONDETERMINISTIC)
     assert verdict.stage is Stage.TIME
 
 
 def test_outputs_that_are_handed_over_after_the_answer_are_noticed(host: CpuHost) -> None:
-    verdict = host.compare(work(modules.PLACES_LATER % 4), work(GOOD), CASE, 4, 0.0, 20)
+    verdict = host.compare(work(modules.PLACES_LATER % 4), work(GOOD), CASE, 4, 0.0, 120)
     assert isinstance(verdict, Failure), verdict
     assert (verdict.status, verdict.stage) == (Status.WRONG_VALUES, Stage.TIME), verdict

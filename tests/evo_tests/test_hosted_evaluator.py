@@ -18,7 +18,7 @@ from tests.evo_tests.hosted_task import GOOD, TASK
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = EvaluationSettings(target="cuda:90", tune_trials=2, start_tune_trials=2, race=(4,), run_deadline_s=30)
+SETTINGS = EvaluationSettings(target="cuda:90", tune_trials=2, start_tune_trials=2, race=(4,), run_deadline_s=120)
 START = Variant(TASK.name, GOOD)
 BASELINE = Baseline(START, {case.name: Configuration({"BLOCK": 32, "num_warps": 1}) for case in TASK.training_cases})
 

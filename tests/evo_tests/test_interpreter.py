@@ -60,7 +60,7 @@ MODULE_TASK = dataclasses.replace(
 
 @pytest.fixture(scope="module")
 def tier(workbench: Workbench) -> Iterator[InterpretedTier]:
-    tier = InterpretedTier("cuda:90", deadline_s=6.0, workbench=workbench)
+    tier = InterpretedTier("cuda:90", workbench=workbench)
     tier.start()
     yield tier
     tier.close()
@@ -110,7 +110,7 @@ def test_equal_seeds_give_equal_verdicts(tier: InterpretedTier) -> None:
 
 
 def test_inputs_of_a_public_seed_are_each_tiers_own(tier: InterpretedTier, workbench: Workbench) -> None:
-    other = InterpretedTier("cuda:90", deadline_s=6.0, workbench=workbench)
+    other = InterpretedTier("cuda:90", workbench=workbench)
     try:
         assert check(other, MODULE) != check(tier, MODULE), "rounding errors of equal inputs would be equal"
     finally:
@@ -177,8 +177,12 @@ def test_a_crash_and_an_exit_end_only_the_child(tier: InterpretedTier) -> None:
     assert isinstance(check(tier, MODULE), Checked)
 
 
-def test_an_endless_loop_is_a_timeout(tier: InterpretedTier) -> None:
-    assert failure(tier, "y = torch.empty_like(x)", "while True: pass", MODULE_TASK).status is Status.TIMEOUT
+def test_an_endless_loop_is_a_timeout(workbench: Workbench) -> None:
+    impatient = InterpretedTier("cuda:90", deadline_s=3.0, workbench=workbench)
+    try:
+        assert failure(impatient, "y = torch.empty_like(x)", "while True: pass", MODULE_TASK).status is Status.TIMEOUT
+    finally:
+        impatient.close()
 
 
 FORGED = """import os

@@ -39,7 +39,7 @@ def tracer() -> Iterator[Tracer]:
 
 @pytest.fixture(scope="module")
 def recorded_use() -> Iterator[RecordedUse]:
-    examination = RecordedUse("cpu", deadline_s=30, calls=CALLS)
+    examination = RecordedUse("cpu", deadline_s=120, calls=CALLS)
     yield examination
     examination.close()
 
@@ -98,7 +98,9 @@ def over() -> Iterator[Callable[[str], RecordedUse]]:
     made: list[RecordedUse] = []
 
     def make(name: str) -> RecordedUse:
-        made.append(RecordedUse("cpu", deadline_s=30, calls=CALLS, host=Host("cpu", 30, f"tests.evo_tests.served_hosts:{name}")))
+        made.append(
+            RecordedUse("cpu", deadline_s=120, calls=CALLS, host=Host("cpu", 120, f"tests.evo_tests.served_hosts:{name}"))
+        )
         return made[-1]
 
     yield make

@@ -38,7 +38,15 @@ GOOD = HEAD + "def entry(x):\n    return launch(x)\n"
 
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Workbench]:
-    bench = Workbench("cuda:90", workers=2, trace_deadline_s=4.0)
+    bench = Workbench("cuda:90", workers=2)
+    bench.start()
+    yield bench
+    bench.close()
+
+
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[Workbench]:
+    bench = Workbench("cuda:90", workers=1, trace_deadline_s=6.0)
     bench.start()
     yield bench
     bench.close()
@@ -68,9 +76,9 @@ def test_the_verdict_on_one_case_is_not_that_on_another(bench: Workbench) -> Non
 
 
 @pytest.mark.parametrize(("act", "status"), [("os._exit(3)", Status.TRACE_ERROR), ("while True: pass", Status.TIMEOUT)])
-def test_a_case_that_ends_its_process_or_hangs_it_hides_no_other(bench: Workbench, act: str, status: Status) -> None:
+def test_a_case_that_ends_its_process_or_hangs_it_hides_no_other(impatient: Workbench, act: str, status: Status) -> None:
     source = HEAD + f"def entry(x):\n    if x.shape[0] == 4:\n        {act}\n    return launch(x)\n"
-    assert statuses(bench.prepare(jobs(source))) == [status, None, None]
+    assert statuses(impatient.prepare(jobs(source))) == [status, None, None]
 
 
 def test_a_failure_that_only_a_case_before_it_caused_is_none(bench: Workbench) -> None:

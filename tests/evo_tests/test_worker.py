@@ -17,7 +17,7 @@ from evo.tracing.sandbox import search_path
 from tests.evo_tests.running_processes import alive, wait_until
 
 SERVED = "tests.evo_tests.served_objects"
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")

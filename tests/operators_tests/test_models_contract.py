@@ -183,10 +183,10 @@ def test_200_requests_at_once_never_overrun_the_budget(endpoint: Open) -> None:
 def test_every_attempt_waits_for_the_endpoints_limiter(endpoint: Open) -> None:
     bucket = Bucket(requests_per_minute=60_000)
     started = time.perf_counter()
-    bucket.pause(1.3)
+    bucket.pause(2.1)
     with endpoint([reply(GOOD)]) as opened:
-        complete(opened.model(limiter=LocalLimiter(bucket), timeout_s=1.2))  # its own time begins when it may be sent
-        assert time.perf_counter() - started > 1.2
+        complete(opened.model(limiter=LocalLimiter(bucket), timeout_s=2.0))  # its own time begins when it may be sent
+        assert time.perf_counter() - started > 2.0
 
 
 class Noted(Bucket):
@@ -267,7 +267,7 @@ def test_the_key_is_nowhere(endpoint: Open, caplog: pytest.LogCaptureFixture, tm
     caplog.set_level("DEBUG")
     script = [reply(f"Strategy: your key is {CANARY}"), Failure(400, "invalid_request_error", "bad header", echo_key=True)]
     with endpoint(script) as opened:
-        client = opened.model(timeout_s=2.0)
+        client = opened.model(timeout_s=30.0 if opened.over_http else 2.0)  # a file is not refused, but left unanswered
         exchange = complete(client)
         with pytest.raises(RequestError) as caught:
             complete(client, Prompt((), "Another.", "hash", 1_000))

@@ -92,9 +92,11 @@ def files_endpoint(provider: str, script: Sequence[Answer], folder: Path) -> Ite
         seen: set[str] = set()
         while not stopping.wait(0.01):
             for path in sorted((folder / "requests").glob("*.json")):
-                if path.stem not in seen:
-                    seen.add(path.stem)
+                if path.stem in seen:
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # it was withdrawn meanwhile
                     requests.append(path.read_text())
+                    seen.add(path.stem)
                     _answer_file(folder, path.stem, script[min(len(requests), len(script)) - 1])
 
     def model(ledger: Account | None = None, limiter: Limiter | None = None, **options: Any) -> Model:

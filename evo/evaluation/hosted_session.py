@@ -134,6 +134,8 @@ class HostedProcess:
             server.call("evo.evaluation.hosted_child:serve", request, deadline_s=MAX_LIFE_S, scratch=self._folder)
         except WorkerDied as error:
             self._reason = error.reason
+        except SandboxError as error:  # nobody connects then, which its owner is told
+            self._reason = str(error)
 
     def _signal(self, number: int) -> None:
         if not self._thread.is_alive():

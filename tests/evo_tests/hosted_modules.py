@@ -57,7 +57,7 @@ def entry(x, lengths):
     y = torch.empty(x.shape[0], dtype=x.dtype, device=x.device)
 
     def work():
-        time.sleep(0.05)
+        time.sleep(0.5)
         y.copy_(_entry(x, lengths))
 
     threading.Thread(target=work).start()
@@ -121,7 +121,7 @@ def _late(served, number, result, mutated, gradients):
     _place(served, number, result, mutated, gradients)
 
     def work():
-        time.sleep(0.05)
+        time.sleep(0.5)
         result.copy_(y)
         _place(served, number, result, mutated, gradients)
 

@@ -20,7 +20,7 @@ from evo.cluster.searching_here import AT_ONCE, search_here
 from evo.cluster.session import Capacity
 from evo.cluster.setup import load_tasks
 from evo.config import RunConfig
-from evo.errors import BadDeviceError, InputError, TritonEvolveError
+from evo.errors import BadDeviceError, InputError, StoreError, TritonEvolveError
 from evo.evaluation.base import Evaluator
 from evo.registry import evaluator_factory
 from evo.suites.comparing import Comparing
@@ -93,8 +93,8 @@ class SuiteWorker:
                 with self._among_searches():
                     return self._search(job)
             return self._compare(job, job.comparing)
-        except InputError as error:  # of this problem alone
-            return self._failed(job, " ".join(str(error).split()), done=True)
+        except InputError as error:  # of this problem alone; a store may be a killed run's for another second, or the disk full
+            return self._failed(job, " ".join(str(error).split()), done=not isinstance(error, StoreError))
         except Exception as error:
             # Not of the problem for certain: a later session tries it again, and until then the tables say why.
             self._failed(job, f"{type(error).__name__}: {' '.join(str(error).split())}"[:400], done=False)
@@ -268,7 +268,7 @@ class _Work:
         name, job, worker = self.running.pop(reference)
         try:
             self._told(name, ray.get(reference))
-        except (ray.exceptions.RayTaskError, ray.exceptions.RayActorError) as error:
+        except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             self._told(name, f"not finished: {reason}")
             self._in_a_row += 1

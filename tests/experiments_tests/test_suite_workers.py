@@ -19,7 +19,7 @@ from evo.cluster import searching_here, suite_workers
 from evo.cluster.suite_workers import ProblemJob, SuiteWorker, _Work
 from evo.commands.search import make_header
 from evo.config import RunConfig
-from evo.errors import BadDeviceError, DeviceError, TaskError, TritonEvolveError
+from evo.errors import BadDeviceError, DeviceError, StoreInUseError, TaskError, TritonEvolveError
 from evo.evaluation.simulated import SimulatedEvaluator
 from evo.search.settings import Budget
 from evo.suites.comparing import Comparing
@@ -77,6 +77,8 @@ class Cluster:
         return done[:num_returns], done[num_returns:]
 
     def get(self, reference: Any) -> str:
+        if reference[0] == "garbled":
+            raise ray.exceptions.RaySystemError("an exception cannot be read back")
         if reference[0] in FAULTS:
             raise ray.exceptions.RayTaskError("work", "a traceback", FAULTS[reference[0]]).as_instanceof_cause()
         return "done"
@@ -106,8 +108,8 @@ def worked(
 
 def test_problems_that_fail_take_no_place_from_the_others() -> None:
     actor = Actor()
-    told = worked(actor, "key", "fine", "device", "fine", "key", "fine", "fine")
-    assert sum(what == "done" for what in told.values()) == 4
+    told = worked(actor, "key", "fine", "device", "fine", "key", "fine", "fine", "garbled", "fine")
+    assert sum(what == "done" for what in told.values()) == 5
     assert "not finished" in told["0 key"]
     assert actor.asked.count("key") == 4, "each was tried twice"
 
@@ -151,7 +153,7 @@ def test_a_search_is_done_when_it_ended_by_itself_and_when_its_problem_cannot_be
     worker = SuiteWorker("gpu", CONFIG)
     monkeypatch.setattr(worker, "_ready", lambda: None)
     outcomes: dict[str, Any] = {"budget": "the budget of 12 evaluations is used", "time": suite_workers.TIME_IS_UP}
-    failures = {"task": TaskError("it", given="nothing"), "ours": KeyError("it")}
+    failures = {"task": TaskError("it", given="nothing"), "ours": KeyError("it"), "owned": StoreInUseError("it")}
 
     def search(*arguments: Any) -> str:
         if kind in failures:
@@ -159,7 +161,7 @@ def test_a_search_is_done_when_it_ended_by_itself_and_when_its_problem_cannot_be
         return str(outcomes[kind])
 
     monkeypatch.setattr(suite_workers, "search_here", search)
-    for kind, done in (("budget", True), ("time", False), ("task", True)):
+    for kind, done in (("budget", True), ("time", False), ("task", True), ("owned", False)):
         worker.work(job(tmp_path / kind))
         assert ended(tmp_path / kind).done == done
     kind = "ours"

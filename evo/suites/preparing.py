@@ -19,6 +19,7 @@ from evo.evaluation.oracle import flatten_outputs
 from evo.plain import Record
 from evo.seeding.seeds import compiler_seeds
 from evo.suites.base import Against, Described, Problem, Suite, Tools
+from evo.suites.launched import HOSTED
 from evo.suites.triton_reference import BeyondItsTensors
 from evo.tasks.base import Case, Task
 from evo.tasks.inputs import make_inputs
@@ -121,9 +122,9 @@ def _made(suite: Suite, root: Path, problem: Problem, folder: Path, tools: Tools
         return Ready(problem.name, "checked", _without(folder, str(error)), described.notes)
     gpu_only = described.gpu_only
     if suite.against is Against.KERNEL:
-        found = interpreted(task)
-        gpu_only = found.problem
         drawn = sorted(task.allowed_operators & DRAWS)
+        found = interpreted(task, again=bool(drawn) or HOSTED in described.notes)
+        gpu_only = found.problem
         if gpu_only == INDEPENDENT and drawn:
             reason = (
                 f"it draws what it computes with itself, by {', '.join(drawn)}: nothing that it is given decides what it gives"
@@ -152,7 +153,7 @@ class Interpreted:
     """Whether a kernel that is its own reference can be checked without a GPU.
 
     Attributes:
-        problem: Why not; empty if it runs under the interpreter, twice with equal results, and what it gives depends on its inputs.
+        problem: Why not; empty if it runs under the interpreter, gives equal results on equal inputs, and others on others.
         beyond: Small cases in which it reads or writes beyond its tensors, where it does not in another.
     """
 
@@ -160,10 +161,16 @@ class Interpreted:
     beyond: tuple[str, ...] = ()
 
 
-def interpreted(task: Task) -> Interpreted:
-    """Interprets the kernel in small cases, the smallest first, until one tells."""
+def interpreted(task: Task, *, again: bool = True) -> Interpreted:
+    """Interprets the kernel in small cases, the smallest first, until one tells.
+
+    Args:
+        task: The kernel's.
+        again: Whether it is run on equal inputs as well. A kernel that was traced twice alike, and whose wrapper draws no numbers, is
+            launched alike, and what is launched is interpreted program by program: there is nothing left to compare.
+    """
     beyond: dict[str, str] = {}
-    compared = False
+    compared = not again
     for case in sorted(task.small_cases, key=lambda case: case.bytes):
         try:
             first, other = (_results(task, case, seed) for seed in (0, 1))

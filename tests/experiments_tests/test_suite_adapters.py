@@ -234,6 +234,9 @@ def test_small_cases_tell_one_after_the_other(tmp_path: Path) -> None:
         task, small_cases=tuple(reversed(task.cases)), training_cases=(scored,), held_out_cases=(), reference=reference
     )
     assert interpreted(task) == Interpreted("", ("3",)), "the second tells nothing of inputs, the third does"
+    assert interpreted(task, again=False) == interpreted(task)
+    varying = dataclasses.replace(task, reference=lambda x: torch.rand(3))
+    assert interpreted(varying).problem == "it gives other results on equal inputs"
     alone = dataclasses.replace(task, small_cases=tuple(case for case in task.small_cases if case.name == "3"))
     assert interpreted(alone) == Interpreted("the kernel; given 'out of bounds: 1 of 4 addresses'"), "nothing would be left"
 

@@ -1,13 +1,14 @@
 """Counts which kernels of other projects each rewrite applies to, and proves the children.
 
-    TRITON_EVOLVE_TRITONBENCH=FOLDER TRITON_EVOLVE_LIGER=FOLDER TRITON_EVOLVE_FLAG_GEMS=FOLDER python experiments/rewrite_applicability.py
-        --out experiments/results --kept FILE [--enough N] [--workers N] [--deadline-s S] [--most N] [--limit-s S] [--compile]
+    TRITON_EVOLVE_TRITONBENCH=FOLDER TRITON_EVOLVE_LIGER=FOLDER TRITON_EVOLVE_FLAG_GEMS=FOLDER TRITON_EVOLVE_PROJECTS=FOLDER
+        python experiments/rewrite_applicability.py --out experiments/results --kept FILE
+        [--enough N] [--workers N] [--deadline-s S] [--most N] [--limit-s S] [--compile]
 
-The folders are TritonBench_G_v1 of a checkout and unpacked wheels; one or two may be missing. A file's own test, or small inputs for
-modules of Liger and FlagGems, run under Triton's interpreter, which also tells which kernels they reach. Up to ``--most`` children per
-rewrite and file, of what is reached, run beside their parents and, with ``--compile``, go through the real compiler for cuda:90 (the
-rewrites for Blackwell do not). A child is proved where every result is the same bit by bit, or, for rewrites that change rounding,
-within `ROUNDINGS` roundings.
+The folders are TritonBench_G_v1 of a checkout, unpacked wheels, and one with further projects side by side, see
+`experiments/rewrites/other_projects.py`; some may be missing. A file's own test, or small inputs for modules of the others, run under
+Triton's interpreter, which also tells which kernels they reach. Up to ``--most`` children per rewrite and file, of what is reached, run
+beside their parents and, with ``--compile``, go through the real compiler for cuda:90 (the rewrites for Blackwell do not). A child is
+proved where every result is the same bit by bit, or, for rewrites that change rounding, within `ROUNDINGS` roundings.
 
 Where a rewrite finds nothing in a module as it stands, it is tried on the same module after a move that prepares it, see
 `experiments/rewrites/offer_child.py`: mostly `expose_knobs`, a search's first move on a foreign kernel. Such proofs are counted apart.
@@ -26,7 +27,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
@@ -37,12 +38,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run as a file, i
 from evo.commands.measured import described, measured_with, typed, write_results
 from evo.registry import find_operators
 from experiments.rewrites.corpus import Specimen, foreign_specimens
+from experiments.rewrites.other_projects import PROJECTS_KNOWN
 from experiments.rewrites.proving import Job, Prover, bound
 from experiments.rewrites.reaching import reaches
 from operators.rewrite.base import Rewrite
 
 NAME = "rewrites_applicability"
-PROJECTS = {"tritonbench": "TritonBench-G", "liger": "Liger", "flag_gems": "FlagGems"}
+PROJECTS = {"tritonbench": "TritonBench-G", "liger": "Liger", "flag_gems": "FlagGems", "others": "others"}
 TURNED = {"PROGRAMS": 2, "GROUP": 2, "UNROLL": 2, "ROWS": 2, "SPLIT": 2, "TILES": 2}
 """Knobs of the children's own, so that small cases take several of each."""
 BLACKWELL = frozenset({"specialise_warps"})
@@ -156,12 +158,18 @@ def proved(item: Mapping[str, Any], *, prepared: bool = True) -> list[str]:
     ]
 
 
+def project_of(file: str) -> str:
+    """The key in `PROJECTS` of a file."""
+    name = file.partition("/")[0]
+    return name if name in PROJECTS else "others"
+
+
 def row(name: str, outcomes: Sequence[Mapping[str, Any]], enough: int) -> dict[str, Any]:
     """A rewrite's counts over all files."""
     children = [child for item in outcomes for child in item["children"].get(name, [])]
     verdicts = Counter(child["verdict"] for child in children)
     binaries = [child["compiled"] for child in children if child["compiled"]]
-    applies = [item["file"].partition("/")[0] for item in outcomes if name in item["applies"]]
+    applies = [project_of(item["file"]) for item in outcomes if name in item["applies"]]
     on = sorted(item["file"] for item in outcomes if name in proved(item))
     return {
         "rewrite": name,
@@ -177,6 +185,12 @@ def row(name: str, outcomes: Sequence[Mapping[str, Any]], enough: int) -> dict[s
         "children_not_compiled": sum(not binary.get("kernels") for binary in binaries),
         "proved_on": on,
     }
+
+
+def origins(files: Iterable[str]) -> list[str]:
+    """Where the files of other projects than those with a column of their own are from."""
+    names = {file.partition("/")[0] for file in files}
+    return [project.origin for name, project in PROJECTS_KNOWN.items() if name in names]
 
 
 def failures(outcomes: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -204,15 +218,16 @@ def page(
         described(session),
         "",
         f"Files of other projects, whose tests or calls run under Triton's interpreter: {said}.",
+        *([f"The others are {', '.join(totals['origins'])}."] if totals["origins"] else []),
         f"{len(rows) - len(few)} of {len(rows)} rewrites are proved on {FIVE} of them or more"
         + (f"; not {', '.join(few)}." if few else "."),
         "",
         f"“≥” marks rewrites that were proved on {totals['enough']} files and then left alone. Of the files on which a rewrite is proved, "
         "some had it applied after a move that prepares it, because nothing applied before.",
         "",
-        "| rewrite | applies to files | TritonBench-G | Liger | FlagGems | proved on files | of these as they stand | else after | wrong "
+        f"| rewrite | applies to files | {' | '.join(PROJECTS.values())} | proved on files | of these as they stand | else after | wrong "
         "| not run in time |",
-        "|" + "---|" * 10,
+        "|" + "---|" * (7 + len(PROJECTS)),
     ]
     for item in rows:
         counts = [item["files"], *(item[f"of_{project}"] for project in PROJECTS)]
@@ -246,9 +261,9 @@ def main() -> None:
     outcomes = looked_at(specimens, names, given)
     rows = [row(name, outcomes, given.enough) for name in names]
     why = {item["file"]: item["why"] for item in outcomes}
-    totals: dict[str, Any] = {"looked_at": len(why), "enough": given.enough, "of": {}}
+    totals: dict[str, Any] = {"looked_at": len(why), "enough": given.enough, "of": {}, "origins": origins(why)}
     for project in PROJECTS:
-        of = [reason for file, reason in why.items() if file.startswith(f"{project}/")]
+        of = [reason for file, reason in why.items() if project_of(file) == project]
         if of:
             totals["of"][project] = {"files": len(of), "ran": sum(not reason for reason in of)}
     session = measured_with(None, typed("python experiments/rewrite_applicability.py"))

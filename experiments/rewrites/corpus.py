@@ -11,6 +11,7 @@ from pathlib import Path
 from evo.suites.tritonbench_files import SEPARATOR
 from experiments.rewrites.flag_gems import FLAG_GEMS, FLAG_GEMS_CALLS
 from experiments.rewrites.liger_calls import LIGER_CALLS
+from experiments.rewrites.other_projects import PROJECTS, PROJECTS_KNOWN, drivers
 from experiments.rewrites.proving import LIGER
 from operators.rewrite.name_arguments import NameArguments
 from operators.rewriting import offers
@@ -74,9 +75,16 @@ def flag_gems_specimens() -> list[Specimen]:
     return _called("flag_gems", root, FLAG_GEMS_CALLS) if os.environ.get(FLAG_GEMS) else []
 
 
+def other_specimens() -> list[Specimen]:
+    """Modules of further projects with a way to call them; none where the environment names no folder."""
+    folder = os.environ.get(PROJECTS, "")
+    known = PROJECTS_KNOWN.items() if folder else ()
+    return [item for name, project in known for item in _called(name, Path(folder, name, project.root), drivers(project))]
+
+
 def foreign_specimens() -> list[Specimen]:
     """Those of all other projects whose folders the environment names, in a random order that is always the same."""
-    found = [*tritonbench_specimens(), *liger_specimens(), *flag_gems_specimens()]
+    found = [*tritonbench_specimens(), *liger_specimens(), *flag_gems_specimens(), *other_specimens()]
     random.Random(0).shuffle(found)
     return found
 
@@ -114,6 +122,7 @@ CALLS = {
     "kernels/layer_norm": "entry(drawn(3, 37), drawn(37), drawn(37)), entry(drawn(2, 64), drawn(64), drawn(64))",
     "kernels/log_softmax": "entry(drawn(3, 37)), entry(drawn(2, 64))",
     "kernels/looped_norm": "entry(drawn(3, 37)), entry(drawn(2, 64))",
+    "kernels/one_pass_norm": "entry(drawn(3, 37)), entry(drawn(64, 2).t(), drawn(64))",
     "kernels/prefix_sum": "entry(drawn(3, 37)), entry(drawn(2, 64))",
     "kernels/rope": "entry(drawn(3, 74), drawn(3, 37), drawn(3, 37)), entry(drawn(2, 128), drawn(2, 64), drawn(2, 64))",
     "kernels/row_max": "entry(drawn(3, 37)), entry(drawn(2, 64))",

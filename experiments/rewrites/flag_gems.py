@@ -139,6 +139,9 @@ CALLS: Mapping[str, str] = {
     "fused/rotary_embedding": "apply_rotary_pos_emb(drawn(1, 5, 2, 16), drawn(1, 5, 1, 16), drawn(5, 8), drawn(5, 8))",
     "fused/rwkv_ka_fusion": "rwkv_ka_fusion(drawn(64), drawn(64), drawn(64), drawn(64), 4, 16)",
     "fused/skip_layernorm": "skip_layer_norm(drawn(5, 37), drawn(5, 37), (37,), drawn(37), drawn(37))",
+    "runtime/backend/_ascend/fused/skip_layernorm": (
+        "skip_layer_norm(drawn(2, 5000), drawn(2, 5000), (5000,), drawn(5000), drawn(5000))"
+    ),
     "fused/swiglu": "swiglu(drawn(5, 64)), dswiglu(drawn(5, 32), drawn(5, 64))",
 }
 """Module → the calls."""

@@ -30,7 +30,7 @@ PREPARING: Mapping[str, tuple[str, ...]] = {
     "split_loop_atomically": ("online_blocks",),
     "stage_atomics": ("add_partials_atomically", "split_loop_atomically"),
     "stream_rounds": ("online_blocks",),
-    "welford": ("defer_reductions",),
+    "welford": ("defer_reductions", "centre_variance+defer_reductions+defer_reductions"),
     "whole_row": ("online_blocks",),
 }
 """Moves, several joined by ``+``, that make what a rewrite looks for, besides exposing the knobs of a module: a search that knows the one

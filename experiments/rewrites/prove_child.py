@@ -44,7 +44,7 @@ from triton.runtime.jit import JITFunction
 from evo.tracing.facade import fake_cuda
 from evo.tracing.recorder import Recording
 from evo.tracing.targets import TARGETS
-from experiments.rewrites.flag_gems import importable
+from experiments.rewrites import flag_gems, other_projects
 from experiments.rewrites.interpreting import completed
 from experiments.rewrites.reaching import MARK, marked, noting
 
@@ -268,7 +268,8 @@ def main() -> None:
     torch.set_num_threads(1)
     if not COMPILING:
         completed()
-        importable()
+        flag_gems.importable()
+        other_projects.importable()
     with tempfile.TemporaryDirectory() as folder:  # whatever is imported on first use is so before the forks
         computed({"config": {}, "driver": "result_gold = x"}, WARM, Path(folder), set())
     for line in sys.stdin:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.rewrites.flag_gems import FLAG_GEMS
+from experiments.rewrites.other_projects import project_paths
 
 ROUNDINGS = 64.0
 """By how many roundings results of a child may differ where its sums have another order; see `prove_child.compared`."""
@@ -61,7 +62,8 @@ class Prover:
 
     def __init__(self, how: str) -> None:
         command = [sys.executable, "-m", f"experiments.rewrites.{CHILDREN[how]}", how]
-        path = os.pathsep.join(filter(None, (os.environ.get(name, "") for name in ("PYTHONPATH", LIGER, FLAG_GEMS))))
+        named = (os.environ.get(name, "") for name in ("PYTHONPATH", LIGER, FLAG_GEMS))
+        path = os.pathsep.join([*filter(None, named), *project_paths()])
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment

@@ -11,6 +11,7 @@ import libcst.matchers as m
 from operators.edits import edited
 from operators.rewrite.accesses import positional
 from operators.rewrite.base import Rewrite, Site
+from operators.rewrite.unpacking import axes_of
 from operators.source import Launch, NotApplicableError, Source, assigned, code, find
 
 COPY = m.Call(func=m.Attribute(attr=m.Name("contiguous")), args=[])
@@ -74,7 +75,9 @@ def _check_strided(
     if len(names) != 1 or len(find(function, cst.AssignTarget, m.AssignTarget(m.Name(names[0])))) != 1:
         raise NotApplicableError(f"{code(copied)} is copied for more than one name, or for none")
     name = names[0]
-    dimensions = _dimensions(function, name)
+    dimensions = axes_of(function, name)
+    if dimensions is None:
+        raise NotApplicableError(f"how many axes {name} has is not told")
     asked = find(function, cst.Attribute, m.Attribute(m.Name(name)))
     if any(item.attr.value not in HARMLESS and not m.matches(item, m.Attribute(attr=m.Name("contiguous"))) for item in asked):
         raise NotApplicableError(f"the wrapper asks more of {name} than its sizes")
@@ -98,11 +101,3 @@ def _check_strided(
     own = 0 if code(copied) == name else len(find(copied, cst.Name, m.Name(name)))
     if given == 0 or plain - own != given:
         raise NotApplicableError(f"{name} is used besides launches")
-
-
-def _dimensions(function: cst.FunctionDef, name: str) -> int:
-    """How many axes a tensor has, from `rows, columns = name.shape`."""
-    for line in find(function, cst.Assign, m.Assign(targets=[m.AssignTarget(m.Tuple())])):
-        if code(line.value) in (f"{name}.shape", f"{name}.size()"):
-            return len(cst.ensure_type(line.targets[0].target, cst.Tuple).elements)
-    raise NotApplicableError(f"how many axes {name} has is not told")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,31 +10,16 @@ import libcst as cst
 import libcst.matchers as m
 
 from operators.edits import edited, unused
-from operators.rewrite.accesses import reads, writes
 from operators.rewrite.base import Rewrite, Site
+from operators.rewrite.own_parts import OwnPart, check_kept, own_parts
 from operators.source import NotApplicableError, Source, code, find
-
-COSTLY = frozenset(
-    {"contiguous", "to", "half", "bfloat16", "float", "clone", "cat", "stack", "pad", "exp", "softmax", "sum", "mul"}
-)
-"""Methods and functions that copy or compute; views cost next to nothing."""
-
-
-@dataclass(frozen=True)
-class _Place:
-    """`name = value` in the forward function of a module."""
-
-    module: cst.ClassDef
-    forward: cst.FunctionDef
-    line: cst.SimpleStatementLine
-    name: str
-    value: cst.BaseExpression
 
 
 class PrepareWeights(Rewrite):
     """`w = self.weight.t().contiguous()` in `forward` moves to `prepare`; where nobody called that, `forward` computes it as before.
 
-    For statements that read nothing but the module. What is prepared is a constant: modules that use autograd keep their statements.
+    For expressions that read nothing but the module, wherever they stand, and branches that ask nothing but the module. What is
+    prepared is a constant: modules that use autograd keep their statements, as do those that change what they read.
     """
 
     name = "prepare_weights"
@@ -43,65 +27,55 @@ class PrepareWeights(Rewrite):
     cites = "PyTorch documentation, torch.ao.nn.quantized (packed weights at load time); constant folding in TorchInductor's freezing."
 
     def sites(self, source: Source) -> Iterator[Site]:
-        """One site per statement."""
+        """One site per expression."""
         if "autograd" in source.names:
             raise NotApplicableError("the module uses autograd, for which prepared weights are constants")
-        for place in _places(source):
-            strategy = f"{place.module.name.value} prepares {place.name} once: {' '.join(code(place.value).split())}"
-            yield Site(strategy, partial(_rewrite, source, place))
+        for module in find(source.module, cst.ClassDef):
+            if any("Module" in code(base.value) for base in module.bases):
+                for forward in find(module, cst.FunctionDef, m.FunctionDef(name=m.Name("forward"))):
+                    for place in own_parts(module, forward, forward.body):
+                        what = place.name or "its part"
+                        strategy = f"{module.name.value} prepares {what} once: {' '.join(code(place.value).split())}"
+                        yield Site(strategy, partial(_rewrite, source, place))
 
 
-def _places(source: Source) -> Iterator[_Place]:
-    for module in find(source.module, cst.ClassDef):
-        if not any("Module" in code(base.value) for base in module.bases):
-            continue
-        for forward in find(module, cst.FunctionDef, m.FunctionDef(name=m.Name("forward"))):
-            owner = forward.params.params[0].name.value if forward.params.params else ""
-            for line in forward.body.body:
-                if not m.matches(line, m.SimpleStatementLine([m.Assign(targets=[m.AssignTarget(m.Name())])])):
-                    continue
-                statement = cst.ensure_type(cst.ensure_type(line, cst.SimpleStatementLine).body[0], cst.Assign)
-                called = {name.value for name in find(statement.value, cst.Name)}
-                if reads(statement.value) - {"torch"} == {owner} and called & COSTLY and find(statement.value, cst.Call):
-                    name = cst.ensure_type(statement.targets[0].target, cst.Name).value
-                    yield _Place(module, forward, cst.ensure_type(line, cst.SimpleStatementLine), name, statement.value)
-
-
-def _rewrite(source: Source, place: _Place) -> cst.Module:
-    owner = place.forward.params.params[0].name.value
-    own = [node.attr.value for node in find(place.value, cst.Attribute, m.Attribute(m.Name(owner)))]
-    for line in place.forward.body.body:
-        stored = find(line, cst.AssignTarget, m.AssignTarget(m.Attribute(m.Name(owner))))
-        if any(code(item.target).split(".")[-1] in own for item in stored):
-            raise NotApplicableError(f"forward changes what {place.name} is made of")
-    if any(place.name in writes(line) for line in place.forward.body.body if line is not place.line):
-        raise NotApplicableError(f"{place.name} gets another value later")
-    kept = unused(f"prepared_{place.name}", source.names)
-    text = code(place.value)
-    first = cst.parse_statement(f'{place.name} = getattr({owner}, "{kept}", None)')
-    other = cst.parse_statement(f"if {place.name} is None:\n    {place.name} = {text}\n")
-    first = cst.ensure_type(first, cst.SimpleStatementLine).with_changes(leading_lines=place.line.leading_lines)
-    branch = cst.ensure_type(other, cst.If)
-    inner: Any = branch.body.body[0]
-    inner = inner.with_changes(trailing_whitespace=place.line.trailing_whitespace)
-    branch = branch.with_changes(body=branch.body.with_changes(body=[inner]))
-    edits: list[tuple[cst.CSTNode, Any]] = [(place.line, lambda _: cst.FlattenSentinel([first, branch]))]
+def _rewrite(source: Source, place: OwnPart) -> cst.Module:
+    check_kept(source, place)
+    owner, text = place.owner, code(place.value)
+    last = place.name or next(
+        item.attr.value for item in find(place.value, cst.Attribute) if m.matches(item.value, m.Name(owner))
+    )
+    kept = unused(f"prepared_{last}", source.names)
+    named = bool(place.name) and place.keeps_name
+    local = place.name if named else kept
+    first: Any = cst.parse_statement(f'{local} = getattr({owner}, "{kept}", None)')
+    first = first.with_changes(leading_lines=place.line.leading_lines)
+    branch: Any = cst.parse_statement(f"if {local} is None:\n    {local} = {text}\n")
+    if named:
+        inner = branch.body.body[0].with_changes(trailing_whitespace=place.line.trailing_whitespace)
+        lines = [first, branch.with_changes(body=branch.body.with_changes(body=[inner]))]
+    else:
+        other = edited(place.line, [(place.value, lambda _: cst.Name(local))])
+        lines = [first, branch, other.with_changes(leading_lines=[])]
+    edits: list[tuple[cst.CSTNode, Any]] = [(place.line, lambda _: cst.FlattenSentinel(lines))]
     prepares = find(place.module, cst.FunctionDef, m.FunctionDef(name=m.Name("prepare")))
+    receiver = prepares[0].params.params[0].name.value if prepares else owner
+    value, *guards = (_owned(item, owner, receiver) for item in (text, *place.guards))
+    made = f"{receiver}.{kept} = ({value}).detach()"
+    guard = " and ".join(item if item.startswith("not (") or len(guards) == 1 else f"({item})" for item in guards)
+    line: Any = cst.parse_statement(f"if {guard}:\n    {made}\n" if guards else made)
     if prepares:
-        receiver = prepares[0].params.params[0].name.value
-        line = cst.parse_statement(f"{receiver}.{kept} = ({_owned(place.value, owner, receiver)}).detach()")
         edits.append((prepares[0].body, lambda block: block.with_changes(body=[*block.body, line])))
     else:
-        method = cst.ensure_type(
-            cst.parse_statement(f"def prepare({owner}):\n    {owner}.{kept} = ({text}).detach()\n"), cst.FunctionDef
-        )
-        method = method.with_changes(leading_lines=[cst.EmptyLine(indent=False)])
+        method = cst.ensure_type(cst.parse_statement(f"def prepare({owner}):\n    pass\n"), cst.FunctionDef)
+        method = method.with_changes(leading_lines=[cst.EmptyLine(indent=False)], body=method.body.with_changes(body=[line]))
         edits.append((place.forward, lambda node: cst.FlattenSentinel([node, method])))
     module = edited(source.module, edits)
     assert isinstance(module, cst.Module)
     return module
 
 
-def _owned(value: cst.BaseExpression, owner: str, receiver: str) -> str:
-    names = [(node, lambda _: cst.Name(receiver)) for node in find(value, cst.Name, m.Name(owner))]
-    return code(edited(value, names))
+def _owned(text: str, owner: str, receiver: str) -> str:
+    node = cst.parse_expression(f"({text})")
+    names = [(item, lambda _: cst.Name(receiver)) for item in find(node, cst.Name, m.Name(owner))]
+    return code(edited(node.with_changes(lpar=[], rpar=[]), names)) if "\n" not in text else f"({code(edited(node, names))})"

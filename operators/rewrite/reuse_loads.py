@@ -20,16 +20,17 @@ from operators.rewrite.memory import bases
 from operators.rewrite.wording import Wording
 from operators.source import Kernel, NotApplicableError, Source, called, code, find
 
-NAMED = m.SimpleStatementLine(
-    [m.Assign(targets=[m.AssignTarget(m.Name())], value=m.Call(m.Attribute(m.Name("tl"), m.Name("load"))))]
-)
+LOAD = m.Call(func=m.Attribute(m.Name("tl"), m.Name("load")))
+VALUE = LOAD | m.Call(func=m.Attribute(value=LOAD, attr=m.Name("to")))
+"""A load, or one that is cast at once."""
+NAMED = m.SimpleStatementLine([m.Assign(targets=[m.AssignTarget(m.Name())], value=VALUE)])
 
 
 class ReuseLoads(Rewrite):
-    """A `tl.load` that reads like an earlier one in the same block, perhaps under other names, takes the earlier one's value.
+    """A `tl.load` that reads like an earlier one, perhaps under other names, takes the earlier one's value, cast or not.
 
-    Nothing may have been stored between them, but through pointers to other tensors, and no name in them assigned to. The value stays
-    in registers instead.
+    The earlier one stands in the same block, or before the branch that the later one stands in. Nothing may have been stored between
+    them, but through pointers to other tensors, and no name in them assigned to. The value stays in registers instead.
     """
 
     name = "reuse_loads"
@@ -38,7 +39,8 @@ class ReuseLoads(Rewrite):
 
     def sites(self, source: Source) -> Iterator[Site]:
         """One site per kernel."""
-        found = [(kernel, repeats) for kernel in source.kernels.values() if (repeats := _repeats(source, kernel))]
+        language = _of_language(source)
+        found = [(kernel, repeats) for kernel in source.kernels.values() if (repeats := _repeats(source, kernel, language))]
         if not found:
             raise NotApplicableError("no kernel repeats a load in straight-line code")
         for kernel, repeats in found:
@@ -60,7 +62,9 @@ class _Known:
     base: str
 
 
-def _repeats(source: Source, kernel: Kernel) -> list[tuple[cst.Call, str]]:
+def _repeats(source: Source, kernel: Kernel, language: frozenset[str]) -> list[tuple[cst.Call, str]]:
+    if len(calls_of(kernel.node.body, "load")) < 2:
+        return []
     found: list[tuple[cst.Call, str]] = []
     by_text = {ast.dump(call): base for call, base in bases(kernel).items()}
     wording = Wording(kernel)
@@ -68,29 +72,43 @@ def _repeats(source: Source, kernel: Kernel) -> list[tuple[cst.Call, str]]:
     def base_of(node: ast.AST) -> str:
         return by_text.get(ast.dump(node), "")
 
-    def kept(item: _Known, tree: ast.AST) -> bool:
+    def kept(item: _Known, stored: set[str]) -> bool:
         """Whether what was loaded is still what is there after a statement."""
-        stored = {base_of(node) for node in ast.walk(tree) if _writes_memory(node)}
         return not stored or apart(source, kernel, stored, {item.base})
 
-    for block in find(kernel.node.body, cst.IndentedBlock):
-        known: dict[str, _Known] = {}
+    def read(block: Any, known: dict[str, _Known], outside: frozenset[str]) -> None:
+        """Follows a block; `outside` is assigned to behind it."""
         lines: list[Any] = list(block.body)
-        for place, line in enumerate(lines):
+        below = [outside]  # a name that is assigned below has an older value here
+        for line in reversed(lines):
+            below.append(below[-1] | writes(line))
+        for line, later, after in zip(lines, below[::-1], below[-2::-1], strict=False):
             tree, written = tree_of(line), writes(line)
-            later = frozenset().union(*map(writes, lines[place:]))  # a name that is assigned below has an older value here
-            for call in calls_of(line, "load") if isinstance(line, cst.SimpleStatementLine) else []:
-                text, _ = wording.of(expression_of(call), later)
-                if text in known:
-                    found.append((call, known[text].name))
-            if any(called(node).startswith("debug") for node in ast.walk(tree)) or _calls_others(source, tree):
-                known = {}
-            known = {text: item for text, item in known.items() if kept(item, tree) and not written & (item.used | {item.name})}
+            values = find(line, cst.Call, VALUE) if isinstance(line, cst.SimpleStatementLine) else []
+            taken: set[int] = set()
+            for value in values:
+                text, _ = wording.of(expression_of(value), later)
+                if text in known and id(value) not in taken:
+                    taken |= {id(item) for item in find(value, cst.Call)}
+                    found.append((value, known[text].name))
+            branch: Any = line
+            while isinstance(branch, cst.If | cst.Else):
+                read(branch.body, dict(known), after)
+                branch = branch.orelse if isinstance(branch, cst.If) else None
+            if isinstance(line, cst.For | cst.While):
+                read(line.body, {}, later)
+            stored = {base_of(node) for node in ast.walk(tree) if _writes_memory(node)}
+            if any(called(node).startswith("debug") for node in ast.walk(tree)) or _calls_others(source, tree, language):
+                known.clear()
+            for text in [text for text, item in known.items() if not kept(item, stored) or written & (item.used | {item.name})]:
+                del known[text]
             if m.matches(line, NAMED) and not written & reads(line):
-                call = calls_of(line, "load")[0]
-                text, used = wording.of(expression_of(call), later)
-                if keyword(call, "volatile") is None:
-                    known.setdefault(text, _Known(next(iter(written)), used, base_of(expression_of(call))))
+                text, used = wording.of(expression_of(values[0]), later)
+                load = next(call for call in values if m.matches(call, LOAD))
+                if keyword(load, "volatile") is None:
+                    known.setdefault(text, _Known(next(iter(written)), used, base_of(expression_of(load))))
+
+    read(kernel.node.body, {}, frozenset())
     return found
 
 
@@ -98,16 +116,16 @@ def _writes_memory(node: ast.AST) -> bool:
     return called(node) == "store" or called(node).startswith("atomic")
 
 
-def _calls_others(source: Source, tree: ast.AST) -> bool:
+def _calls_others(source: Source, tree: ast.AST, language: frozenset[str]) -> bool:
     """Whether functions are called that may store: all but Python's, the language's own, and kernels that do not."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     names = {node.func.id for node in calls if isinstance(node.func, ast.Name)} - {"min", "max", "range", "float", "abs"}
-    for name in names - _of_language(source):
+    for name in names - language:
         kernel = source.kernels.get(name)
         if (
             kernel is None
             or any(map(_writes_memory, ast.walk(kernel.tree)))
-            or _calls_others(_without(source, name), kernel.tree)
+            or _calls_others(_without(source, name), kernel.tree, language)
         ):
             return True
     return False

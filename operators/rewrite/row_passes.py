@@ -10,8 +10,8 @@ from typing import Any
 import libcst as cst
 import libcst.matchers as m
 
-from operators.rewrite.accesses import positional, tree_of, writes
-from operators.source import Kernel, NotApplicableError, called, code, find
+from operators.rewrite.accesses import tree_of, writes
+from operators.source import Kernel, NotApplicableError, called, find
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,6 @@ class RowPass:
     known: dict[str, ast.expr]
 
 
-def row_range(kernel: Kernel, loop: cst.For) -> tuple[str, str]:
-    """n and BLOCK of `range(0, n, BLOCK)`; raises NotApplicableError otherwise."""
-    given = [code(item) for item in positional(cst.ensure_type(loop.iter, cst.Call))] if isinstance(loop.iter, cst.Call) else []
-    if len(given) != 3 or given[0] != "0" or given[1] not in kernel.parameters or given[2] not in kernel.constexprs:
-        raise NotApplicableError(f"a loop of {kernel.name} does not go from 0 over blocks of a parameter")
-    return given[1], given[2]
-
-
 def row_pass(kernel: Kernel, loop: cst.For) -> RowPass:
     """Reads a loop; raises NotApplicableError where it does more than add one tile to another."""
     block: Any = loop.body
@@ -52,7 +44,10 @@ def row_pass(kernel: Kernel, loop: cst.For) -> RowPass:
         tree = tree[0]
         target = ast.unparse(tree.target if isinstance(tree, ast.AugAssign) else tree.targets[0])
         plus = isinstance(tree.value, ast.BinOp) and isinstance(tree.value.op, ast.Add) and ast.unparse(tree.value.left) == target
-        if isinstance(tree, ast.AugAssign) or plus:
+        if isinstance(tree, ast.AugAssign) and target in known:  # x += r changes what this round assigned
+            grown = ast.BinOp(ast.Name(target, ast.Load()), tree.op, tree.value)
+            known[target] = _Inliner({target: known[target]}).visit(grown)
+        elif isinstance(tree, ast.AugAssign) or plus:
             added = tree.value if isinstance(tree, ast.AugAssign) else tree.value.right
             if found is not None or (isinstance(tree, ast.AugAssign) and not isinstance(tree.op, ast.Add)):
                 raise NotApplicableError(f"a loop of {kernel.name} adds up more than one value")
@@ -95,7 +90,9 @@ def initial_of(kernel: Kernel, total: str) -> Any:
     """The statement that makes a tile float32 zeros; raises NotApplicableError otherwise."""
     lines = [line for line in kernel.node.body.body if isinstance(line, cst.SimpleStatementLine) and total in writes(line)]
     tree: Any = tree_of(lines[0]).body[0] if len(lines) == 1 else None
-    if not isinstance(tree, ast.Assign) or called(tree.value) != "zeros" or "float32" not in ast.unparse(tree.value):
+    value: Any = tree.value if isinstance(tree, ast.Assign) else None
+    zero = called(value) == "zeros" or (called(value) == "full" and ast.unparse(value.args[1]) in ("0", "0.0"))
+    if value is None or not zero or "float32" not in ast.unparse(value):
         raise NotApplicableError(f"{total} of {kernel.name} does not begin as float32 zeros")
     return lines[0]
 

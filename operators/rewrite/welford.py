@@ -10,10 +10,12 @@ from typing import Any
 
 import libcst as cst
 
+from evo.syntax import expression_tree
 from operators.edits import edited, instead, unused
-from operators.rewrite.accesses import positional
 from operators.rewrite.base import Rewrite, Site
-from operators.rewrite.row_passes import RowPass, check_uses, initial_of, inlined_in, reduction_of, row_pass, row_range
+from operators.rewrite.beyond import Rounds, counts, is_zero, rounds, zero_beyond
+from operators.rewrite.row_passes import RowPass, check_uses, initial_of, inlined_in, reduction_of, row_pass
+from operators.rewrite.row_sums import squared
 from operators.source import Kernel, NotApplicableError, Source, argument, called, code, find
 
 
@@ -41,26 +43,25 @@ class Welford(Rewrite):
 def _rewrite(source: Source, kernel: Kernel, first: cst.For, second: cst.For) -> cst.Module:
     if code(first.iter) != code(second.iter) or code(first.target) != code(second.target):
         raise NotApplicableError(f"two loops of {kernel.name} do not go over the same blocks")
-    bound, block = row_range(kernel, first)
     mean, squares = row_pass(kernel, first), row_pass(kernel, second)
-    centre, condition = _centred(kernel, squares, mean)
-    start = code(first.target)
-    means, rests, step, counts = (
+    centre, condition, row = _centred(kernel, squares, mean)
+    block, bound = row.block, row.bound if row.bound.isidentifier() else f"({row.bound})"
+    means, rests, step, lanes = (
         unused(name, source.names) for name in ("lane_means", "lane_squares", "deviation", "lane_counts")
     )
     value = ast.unparse(mean.added)
     inside = [
         f"{step} = {value} - {means}",
-        f"{means} += tl.where({condition}, {step} / ({start} // {block} + 1), 0.0)",
+        f"{means} += tl.where({condition}, {step} / ({row.number}), 0.0)",
         f"{rests} += tl.where({condition}, {step} * ({value} - {means}), 0.0)",
     ]
-    after = [f"{counts} = ((({bound} - tl.arange(0, {block})) + {block} - 1) // {block}).to(tl.float32)"]
+    after = [f"{lanes} = ((({bound} - tl.arange(0, {block})) + {block} - 1) // {block}).to(tl.float32)"]
     zeros = f"tl.zeros([{block}], dtype=tl.float32)"
     edits: list[tuple[cst.CSTNode, Any]] = [
         (mean.line, _lines(inside)),
         (first, lambda loop: cst.FlattenSentinel([loop, *map(cst.parse_statement, after)])),
-        (reduction_of(kernel, mean.total), instead(f"tl.sum({means} * {counts}, axis=0)")),
-        (reduction_of(kernel, squares.total), instead(f"tl.sum({rests} + {counts} * {step} * {step}, axis=0)")),
+        (reduction_of(kernel, mean.total), instead(f"tl.sum({means} * {lanes}, axis=0)")),
+        (reduction_of(kernel, squares.total), instead(f"tl.sum({rests} + {lanes} * {step} * {step}, axis=0)")),
         (second, lambda loop: _statement(f"{step} = {means} - {centre}").with_changes(leading_lines=loop.leading_lines)),
         (initial_of(kernel, mean.total), _lines([f"{means} = {zeros}", f"{rests} = {zeros}"])),
         (initial_of(kernel, squares.total), lambda line: cst.RemoveFromParent()),
@@ -87,29 +88,49 @@ def _lines(texts: list[str]) -> Any:
     return edit
 
 
-def _centred(kernel: Kernel, squares: RowPass, mean: RowPass) -> tuple[str, str]:
+def _centred(kernel: Kernel, squares: RowPass, mean: RowPass) -> tuple[str, str, Rounds]:
     """The mean and the condition of `tl.where(condition, x - mean, 0.0)`, whose square the second loop adds, for the x of the first."""
-    added: Any = squares.added
-    base = added.left if isinstance(added, ast.BinOp) and isinstance(added.op, ast.Mult | ast.Pow) else None
-    twice = base is not None and (
-        ast.unparse(added.left) == ast.unparse(added.right) or (isinstance(added.op, ast.Pow) and ast.unparse(added.right) == "2")
-    )
-    choice: Any = squares.known.get(base.id, base) if isinstance(base, ast.Name) else base
-    if not twice or called(choice) != "where" or ast.unparse(choice.args[2]) not in ("0.0", "0"):
+    added: Any = squares.known.get(squares.added.id) if isinstance(squares.added, ast.Name) else squares.added
+    if called(added) == "where" and squared(added.args[1]) is not None:  # the condition stands around the square
+        choice: Any = ast.Call(added.func, [added.args[0], squared(added.args[1]), *added.args[2:]], [])
+    else:
+        choice = None if added is None else squared(added)
+    while isinstance(choice, ast.Name):
+        choice = squares.known.get(choice.id)
+    if called(choice) != "where" or len(choice.args) != 3 or ast.unparse(choice.args[2]) not in ("0.0", "0"):
         raise NotApplicableError(f"the second loop of {kernel.name} does not add squares of tl.where(…, x - mean, 0.0)")
-    difference = choice.args[1]
+    difference = squares.known.get(choice.args[1].id) if isinstance(choice.args[1], ast.Name) else choice.args[1]
     centre = difference.right if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub) else None
     if not isinstance(centre, ast.Name) or centre.id in squares.known:
         raise NotApplicableError(f"the second loop of {kernel.name} does not subtract a mean")
     if inlined_in(difference.left, squares.known) != inlined_in(mean.added, mean.known):
         raise NotApplicableError(f"the loops of {kernel.name} do not add up the same values")
     given = [n.value for n in ast.walk(kernel.tree) if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == centre.id]
-    reduced = f"tl.sum({mean.total}"
-    bound = positional(cst.ensure_type(mean.loop.iter, cst.Call))[1]
+    condition = inlined_in(choice.args[0], squares.known)
+    row = rounds(kernel, condition, squares.loop)
+    if row is None:
+        raise NotApplicableError(f"the loops of {kernel.name} do not go over a row from 0 to where {condition} ends it")
     beginnings = [item for item in given[:-1] if not isinstance(item, ast.Constant)]  # `mean = 0`, which the quotient replaces
     quotient = given[-1] if given and not beginnings else None
-    if not isinstance(quotient, ast.BinOp) or not isinstance(quotient.op, ast.Div) or ast.unparse(quotient.right) != code(bound):
+    if not isinstance(quotient, ast.BinOp) or not isinstance(quotient.op, ast.Div | ast.Mult):
         raise NotApplicableError(f"{centre.id} of {kernel.name} is not a sum divided by the length of the row")
-    if not ast.unparse(quotient.left).startswith(reduced) or argument(quotient.left, 0, "input") is None:  # type: ignore[arg-type]
+    scale = f"{'/' if isinstance(quotient.op, ast.Div) else '*'} {ast.unparse(quotient.right)}"
+    if not counts(kernel, condition, scale, squares.loop):
+        raise NotApplicableError(f"{centre.id} of {kernel.name} is not a sum divided by the length of the row")
+    if not _is_total(kernel, quotient.left, mean.total):
         raise NotApplicableError(f"{centre.id} of {kernel.name} is not the mean of the first loop")
-    return centre.id, inlined_in(choice.args[0], squares.known)
+    lines = list(mean.loop.body.body)
+    beyond = zero_beyond(lines, lines.index(mean.line), mean.added)
+    if inlined_in(expression_tree(beyond or "None"), mean.known) != condition:
+        raise NotApplicableError(f"the first loop of {kernel.name} adds up what the second leaves out")
+    return centre.id, condition, row
+
+
+def _is_total(kernel: Kernel, node: ast.expr, total: str) -> bool:
+    """Whether an expression is `tl.sum(total)`, or a name that began as zero to which that was added."""
+    if isinstance(node, ast.Name):
+        values = [n.value for n in ast.walk(kernel.tree) if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == node.id]
+        grown = values[-1] if len(values) == 2 and (is_zero(values[0]) or called(values[0]) == "zeros") else None
+        plus = isinstance(grown, ast.BinOp) and isinstance(grown.op, ast.Add) and ast.unparse(grown.left) == node.id
+        return plus and isinstance(grown, ast.BinOp) and _is_total(kernel, grown.right, total)
+    return called(node) == "sum" and ast.unparse(argument(node, 0, "input") or node) == total  # type: ignore[arg-type]

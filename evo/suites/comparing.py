@@ -120,8 +120,9 @@ def _asked(
         if answer.exists():  # written after each case, so that a deadline costs only what was not measured
             found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
             return found if found.get("cases") or not late else {"failure": late}
-        text = " ".join((folder / SAID).read_text(encoding="utf-8", errors="replace").split())[-KEPT:]
-        return {"failure": late or f"its process ended with status {process.returncode}: {text}"}
+        said = (folder / SAID).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = " ".join(said[-1].split())[:KEPT] if said else "it said nothing"
+        return {"failure": late or f"its process ended with status {process.returncode}: {last}"}
 
 
 @contextmanager

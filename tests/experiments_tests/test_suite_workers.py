@@ -191,6 +191,7 @@ def test_a_comparison_that_is_given_up_is_not_recorded(tmp_path: Path, monkeypat
     worker.close()
 
 
+@pytest.mark.slow
 def test_elites_are_verified_one_after_the_other_until_one_passes(tmp_path: Path) -> None:
     config = CONFIG.model_copy(update={"budget": Budget(evaluations=6), "operators": ("widen_space", "launch_options")})
     assert config.search.verify_elites > 1
@@ -207,6 +208,7 @@ def noted(order: list[str], name: str) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 def test_processes_that_compare_are_made_ahead_and_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The imports of one go on while another has the device."""
     from evo.suites import comparing
@@ -224,6 +226,14 @@ def test_processes_that_compare_are_made_ahead_and_take_turns(tmp_path: Path, mo
     assert comparing._asked(request, 30.0, lambda: noted(order, "again"), lambda: bool(order)) is None, (
         "time was up before its turn"
     )
+    breaking = program.replace(
+        "pathlib.Path(sys.argv[4])", "print('Trace'); raise SystemExit('no  GPU'); pathlib.Path(sys.argv[4])"
+    )
+    (tmp_path / "python").write_text(
+        f'#!/bin/sh\nexec {json.dumps(str(Path("/proc/self/exe").resolve()))} -c "{breaking}" "$@"\n'
+    )
+    broken = comparing._asked(request, 30.0, lambda: noted(order, "broken"), lambda: False)
+    assert broken == {"failure": "its process ended with status 1: no GPU"}
     stopped = threading.Event()
     hanging = program.replace("os.read(0, 1)", "os.read(0, 1); __import__('time').sleep(600)")
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {json.dumps(str(Path("/proc/self/exe").resolve()))} -c "{hanging}" "$@"\n')

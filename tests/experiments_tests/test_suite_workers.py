@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -161,6 +161,7 @@ def test_a_search_is_done_when_it_ended_by_itself_and_when_its_problem_cannot_be
         return str(outcomes[kind])
 
     monkeypatch.setattr(suite_workers, "search_here", search)
+    monkeypatch.setattr(suite_workers, "open_store", lambda *arguments, **options: nullcontext())
     for kind, done in (("budget", True), ("time", False), ("task", True), ("owned", False)):
         worker.work(job(tmp_path / kind))
         assert ended(tmp_path / kind).done == done

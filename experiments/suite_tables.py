@@ -1,7 +1,7 @@
 """Writes the README's tables of public suites from committed results, and counts how far whole suites can be taken without a GPU.
 
 python -m experiments.suite_tables                                   # the README's section, from experiments/results/suites/*.json
-python -m experiments.suite_tables --prepared runs/bench/rocm …      # first counts what `bench SUITE --only prepare` left there
+python -m experiments.suite_tables --prepared runs/bench/rocm …      # first counts anew what `bench SUITE --only prepare` left there
 """
 
 from __future__ import annotations
@@ -43,12 +43,21 @@ def main() -> None:
     options = parser.parse_args()
     if options.prepared:
         session = measured_with(options.commit, ["triton-evolve bench SUITE --suite-root CHECKOUT --only prepare"])
-        counted = {"session": session, "suites": [counts_of(folder) for folder in options.prepared]}
+        path = RESULTS / f"{PREPARED}.json"
+        known = json.loads(path.read_text(encoding="utf-8"))["suites"] if path.exists() else []
+        counted = {"suites": merged(known, [{"session": session, **counts_of(folder)} for folder in options.prepared])}
         RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / f"{PREPARED}.json").write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
         (RESULTS / f"{PREPARED}.md").write_text(prepared_page(counted), encoding="utf-8")
     readme = ROOT / "README.md"
     readme.write_text(with_section(readme.read_text(encoding="utf-8"), section()), encoding="utf-8")
+
+
+def merged(known: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Suites that were counted before, those that were counted anew in their place, and others after them."""
+    again = {suite["suite"]: suite for suite in new}
+    before = [again.pop(suite["suite"], suite) for suite in known]
+    return [*before, *again.values()]
 
 
 def counts_of(folder: Path) -> dict[str, Any]:
@@ -72,8 +81,6 @@ def prepared_page(counted: Mapping[str, Any]) -> str:
     lines = [
         "# Whole suites, without a GPU",
         "",
-        described(counted["session"]),
-        "",
         "How far each problem comes: read from the checkout, its scripts' calls recorded, traced for the target, its reference run on "
         "inputs drawn anew, a starting kernel made. Nothing was searched or timed.",
         "",
@@ -82,7 +89,7 @@ def prepared_page(counted: Mapping[str, Any]) -> str:
     ]
     for suite in counted["suites"]:
         missed = [row for row in suite["rows"] if row["state"] not in ("ready", "unstarted", "left")]
-        lines += [f"## {suite['title']}", "", "| problem | state | why |", "|---|---|---|"]
+        lines += [f"## {suite['title']}", "", described(suite["session"]), "", "| problem | state | why |", "|---|---|---|"]
         lines += [f"| {row['problem']} | {STATES[row['state']]} | {_cell(row['why'])} |" for row in missed]
         left = [row["problem"] for row in suite["rows"] if row["state"] == "left"]
         lines += ["", *([f"Not looked at: {', '.join(left)}.", ""] if left else [])]
@@ -90,10 +97,14 @@ def prepared_page(counted: Mapping[str, Any]) -> str:
 
 
 def _counts(suites: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = [f"| suite | target | problems | {' | '.join(STATES.values())} |", f"|---|---|---|{'---|' * len(STATES)}"]
+    lines = [
+        f"| suite | target | Triton | problems | {' | '.join(STATES.values())} |",
+        f"|---|---|---|---|{'---|' * len(STATES)}",
+    ]
     for suite in suites:
         cells = [str(suite["counts"].get(state, 0)) for state in STATES]
-        lines.append(f"| {suite['title']} | {suite['target']} | {len(suite['rows'])} | {' | '.join(cells)} |")
+        triton = suite["session"]["triton"]
+        lines.append(f"| {suite['title']} | {suite['target']} | {triton} | {len(suite['rows'])} | {' | '.join(cells)} |")
     return lines
 
 
@@ -111,7 +122,7 @@ def section() -> str:
         counted = json.loads(path.read_text(encoding="utf-8"))
         where = f"experiments/results/suites/{PREPARED}.md"
         text += f"How far whole suites come without a GPU, every refusal with its reason in [the table]({where}):\n\n"
-        text += "\n".join(_counts(counted["suites"])) + "\n\n    " + counted["session"]["command"] + "\n"
+        text += "\n".join(_counts(counted["suites"])) + "\n\n    " + counted["suites"][0]["session"]["command"] + "\n"
     return text
 
 

@@ -21,7 +21,7 @@ from evo.suites.peers import PEERS
 from evo.suites.registry import find_suite
 from evo.suites.results import csv_of, page, results_of
 from evo.suites.rows import Row
-from experiments.suite_tables import section, with_section
+from experiments.suite_tables import merged, section, with_section
 
 ROOT = Path(__file__).resolve().parents[2]
 SESSION = {
@@ -164,3 +164,9 @@ def test_families_are_told_from_names(name: str, family: str) -> None:
 def test_the_readme_says_what_the_committed_results_say() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert content_id(with_section(readme, section())) == content_id(readme), "run python -m experiments.suite_tables"
+
+
+def test_suites_that_are_counted_anew_stand_where_they_stood() -> None:
+    known = [{"suite": "one", "rows": 1}, {"suite": "two", "rows": 2}]
+    new = [{"suite": "three", "rows": 3}, {"suite": "one", "rows": 9}]
+    assert merged(known, new) == [{"suite": "one", "rows": 9}, {"suite": "two", "rows": 2}, {"suite": "three", "rows": 3}]

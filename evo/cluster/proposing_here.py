@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from evo.cluster.proposing import propose
-from evo.cluster.setup import build_operators
+from evo.cluster.setup import build_models, operators_asking
 from evo.cluster.spending import Reserved, Spending, buckets_of, endpoint_of
 from evo.config import RunConfig
 from evo.errors import SpendLimitError
@@ -79,7 +79,8 @@ async def make_proposals(engine: Engine, config: RunConfig, wanted: int, interru
         InputError: A model cannot be used as configured, or its key is missing.
     """
     limiters = {endpoint: LocalLimiter(bucket) for endpoint, bucket in buckets_of(config).items()}
-    operators = build_operators(config, StoredAccount(config, engine), lambda section: limiters[endpoint_of(section)])
+    models = build_models(config, StoredAccount(config, engine), lambda section: limiters[endpoint_of(section)])
+    operators = operators_asking(config, models)
     in_hand = config.cluster.requests_in_hand * config.cluster.proposers
     running: dict[asyncio.Task[Proposal | NoProposal], int] = {}
     stopped, patience_ends = "", math.inf
@@ -101,6 +102,8 @@ async def make_proposals(engine: Engine, config: RunConfig, wanted: int, interru
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        for model in models.values():
+            await model.close()
 
 
 def _record(engine: Engine, number: int, task: asyncio.Task[Proposal | NoProposal]) -> str:

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 
 from evo.cluster.proposing import propose
 from evo.cluster.proposing_here import StoredAccount
-from evo.cluster.setup import build_operators, operator_infos, task_setups
+from evo.cluster.setup import build_models, operator_infos, operators_asking, task_setups
 from evo.cluster.spending import buckets_of, endpoint_of
 from evo.config import RunConfig
 from evo.errors import SpendLimitError
@@ -72,7 +72,8 @@ class _Search:
         )
         limiters = {endpoint: LocalLimiter(bucket) for endpoint, bucket in buckets_of(config).items()}
         account = StoredAccount(config, self._engine)
-        self._operators = build_operators(config, account, lambda section: limiters[endpoint_of(section)])
+        self._models = build_models(config, account, lambda section: limiters[endpoint_of(section)])
+        self._operators = operators_asking(config, self._models)
         self._proposing: dict[asyncio.Future[Proposal | NoProposal], int] = {}
         self._evaluating: dict[asyncio.Future[Evaluation], Lease] = {}
         self._verified = False
@@ -102,6 +103,8 @@ class _Search:
                 future.cancel()
             # Evaluations cannot be ended; what they say is waited for, so that the device is free when this returns.
             await asyncio.gather(*self._running, return_exceptions=True)
+            for model in self._models.values():
+                await model.close()
             if (finished := engine.finished) is not None:
                 with contextlib.suppress(Exception):  # the store failed, which is what is told
                     engine.stop(finished)

@@ -113,11 +113,16 @@ def build_operators(
     Raises:
         InputError: A model cannot be used as configured, or its key is missing.
     """
-    known = find_operators()
-    classes = [known[name] for name in operator_names(config)]
+    return operators_asking(config, build_models(config, account, limiter_of))
+
+
+def build_models(
+    config: RunConfig, account: Account | None = None, limiter_of: Callable[[ModelSection], Limiter] | None = None
+) -> dict[str, Model]:
+    """The models that operators ask, by label; see `build_operators`."""
     account = account or Ledger(config.budget.dollars, config.budget.tokens)
     models: dict[str, Model] = {}
-    for section in config.models if any(cls.needs_model for cls in classes) else ():
+    for section in config.models if any(cls.needs_model for cls in _classes(config)) else ():
         client = build_model(
             section.provider,
             section.name,
@@ -128,10 +133,20 @@ def build_operators(
             options=section.options,
         )
         models |= {label: _tier(client, form, section) for label, form in section.arms.items()}
+    return models
+
+
+def operators_asking(config: RunConfig, models: Mapping[str, Model]) -> dict[str, dict[str, Operator]]:
+    """Operators as `build_operators` gives them, with models of whoever closes them."""
     return {
         cls.name: {label: _with_model(cls, model) for label, model in models.items()} if cls.needs_model else {"": cls()}
-        for cls in classes
+        for cls in _classes(config)
     }
+
+
+def _classes(config: RunConfig) -> list[type[Operator]]:
+    known = find_operators()
+    return [known[name] for name in operator_names(config)]
 
 
 def _tier(client: Model, form: Form, section: ModelSection) -> TierModel:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,7 +186,12 @@ def test_an_endpoint_that_is_down_costs_little_and_is_told_of(
         config.write_text(config.read_text().replace(", widen_space", ""))
         propose_command(str(here), 40, tmp_path / "p0.jsonl", None, config)
         judge_starts(there, tmp_path / "p0.jsonl", back)
-        assert propose_command(str(here), 40, tmp_path / "p1.jsonl", back, None) == 0
+        gc.collect()  # of what earlier tests left
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ResourceWarning)
+            assert propose_command(str(here), 40, tmp_path / "p1.jsonl", back, None) == 0
+            gc.collect()
+        assert not [warning for warning in told if "unclosed" in str(warning.message)], "a connection was left open"
         said = capsys.readouterr().out
         assert "0 variants to evaluate" in said
         assert f"asks gpt-6-luna at {server.url}" in said, "keys go where a store says"

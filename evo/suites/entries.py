@@ -135,7 +135,7 @@ def _beginning(whole: torch.Tensor) -> torch.Tensor:
         part = part[: -(-LOOKED_AT // part[0].numel())]
     found = part.flatten()[:LOOKED_AT]
     if storage.nbytes() >= LARGE * whole.element_size() and whole.dtype is not torch.float8_e5m2 and not bool(found.any()):
-        return torch.empty(0, dtype=whole.dtype).set_(storage)[:LOOKED_AT]  # type: ignore[call-overload, no-any-return]
+        return torch.empty(0, dtype=whole.dtype).set_(storage)[:LOOKED_AT]
     return found
 
 
@@ -168,7 +168,7 @@ def _order(whole: torch.Tensor, values: torch.Tensor, low: float, high: float) -
         or count > len(values)
     ):
         return None
-    if count > 1 and high - low + 1 == count == len(values.unique()):
+    if count > 1 and high - low + 1 == count == len(set(values.tolist())):
         return {"distribution": "permutation", "low": low, "high": high + 1, "strides": None}
     if count > 1 and whole.dim() == 1 and low < high and bool((values[1:] >= values[:-1]).all()):
         return {"distribution": "partition", "low": low, "high": high, "strides": None}

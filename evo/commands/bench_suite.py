@@ -51,6 +51,8 @@ SEARCH = SearchSettings(islands=1, verify_elites=2)
 """A small budget per problem: one population, of which the best is verified, and the next where that fails."""
 FOR_SEARCHES = 2 / 3
 """Of a limited time, where calls are compared as well."""
+MOST_AT_ONCE = 32
+"""Problems that are prepared side by side: each has processes of its own, which import torch before they are of use."""
 KS = (1, 2, 4, 8, 16, 32)
 STEPS = ("prepare", "search", "compare")
 DEVICES = ("auto", "gpu", "cpu")
@@ -309,7 +311,7 @@ class _Run:
 
 def preparing_at_once(cores: int, *, alone: bool) -> int:
     """Problems that are prepared side by side, each of which uses a core at a time; beside searches, which compile, half of the cores."""
-    return max(1, cores if alone else cores // 2)
+    return min(MOST_AT_ONCE, max(1, cores if alone else cores // 2))
 
 
 def _sampled(folder: RunFolder, problems: Sequence[Problem]) -> Mapping[str, tuple[int, int]]:

@@ -90,5 +90,5 @@ def test_problems_that_keep_a_device_from_others_come_last(tmp_path: Path) -> No
 
 
 def test_preparing_alone_takes_all_cores_and_leaves_half_beside_a_search() -> None:
-    assert [preparing_at_once(cores, alone=True) for cores in (1, 2, 16)] == [1, 2, 16]
+    assert [preparing_at_once(cores, alone=True) for cores in (1, 2, 16, 128)] == [1, 2, 16, 32]
     assert [preparing_at_once(cores, alone=False) for cores in (1, 2, 16)] == [1, 1, 8]

@@ -148,6 +148,9 @@ def _looks(whole: torch.Tensor) -> dict[str, Any]:
     if low == high == 1.0:
         return {"distribution": "ones"}
     if not tensor.is_floating_point():
+        negative = values < 0
+        if bool(negative.any()) and not bool(negative.all()) and low == float(values[negative].max()):
+            low = float(values[~negative].min())  # one negative number among places and labels means none of them
         return _order(whole, values, low, high) or {"distribution": "integers", "low": low, "high": high + 1}
     if not (math.isfinite(low) and math.isfinite(high)):
         return {"distribution": "normal"}

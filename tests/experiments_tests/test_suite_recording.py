@@ -42,6 +42,8 @@ def test_places_and_offsets_are_drawn_together(claims: Claims) -> None:
     assert drawn(torch.tensor([0, 3, 3, 17], dtype=torch.int32, device="cuda")) == ("partition", 0.0, 17.0)
     assert drawn(torch.tensor([[0, 3], [3, 17]], device="cuda")) == ("integers", 0.0, 18.0)
     assert drawn(torch.tensor([9, 3, 17], device="cuda")) == ("integers", 3.0, 18.0)
+    assert drawn(torch.tensor([4, -100, 9], device="cuda")) == ("integers", 4.0, 10.0), "what is to be ignored is no label"
+    assert drawn(torch.tensor([4, -2, -1], device="cuda")) == ("integers", -2.0, 5.0)
     assert drawn(torch.tensor([5, 5], device="cuda")) == ("integers", 5.0, 6.0)
     assert drawn(torch.arange(8, device="cuda")[2:]) == ("integers", 2.0, 8.0), "only a whole tensor can be drawn so"
 

@@ -79,11 +79,11 @@ def own_parts(module: cst.ClassDef, forward: cst.FunctionDef, block: Any, guards
         if isinstance(line, cst.SimpleStatementLine):
             taken: set[int] = set()
             for lazy in (item for kind in LAZY for item in find(line, kind)):
-                taken |= {id(item) for item in find(lazy, cst.CSTNode) if item is not lazy}
-            for value in (item for item in find(line, cst.BaseExpression) if isinstance(item, VALUES)):
+                taken |= {id(item) for item in find(lazy, cst.CSTNode) if item is not lazy}  # type: ignore[type-abstract]
+            for value in (item for item in find(line, cst.BaseExpression) if isinstance(item, VALUES)):  # type: ignore[type-abstract]
                 called = {name.value for name in find(value, cst.Name)}
                 if id(value) not in taken and reads(value) - LIBRARIES == {owner} and called & COSTLY and find(value, cst.Call):
-                    taken |= {id(item) for item in find(value, cst.CSTNode)}
+                    taken |= {id(item) for item in find(value, cst.CSTNode)}  # type: ignore[type-abstract]
                     yield OwnPart(module, forward, line, value, guards)
         elif isinstance(line, cst.If):
             branch: Any = line

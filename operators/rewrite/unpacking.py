@@ -17,7 +17,7 @@ def lengths_of(function: cst.FunctionDef, kernel: Kernel, call: cst.Call) -> dic
 
     Where only one is not told, the parameters that the launch must give beside the others tell it.
     """
-    starred = [item for item in call.args if item.star == "*" and "#" not in code(item)]
+    starred = [item for item in call.args if item.star == "*"]
     found = {id(item): length for item in starred if (length := _length(function, item.value)) is not None}
     rest = {code(item.value).strip() for item in starred if id(item) not in found}
     missing = [item for item in starred if id(item) not in found]
@@ -29,7 +29,7 @@ def lengths_of(function: cst.FunctionDef, kernel: Kernel, call: cst.Call) -> dic
         left = len(kernel.parameters) - given - sum(name in kernel.parameters for name in named)
         if left > 0 and left % len(missing) == 0 and m.matches(missing[0].value, STRIDES):
             found |= {id(item): left // len(missing) for item in missing}
-    return found
+    return {id(item): found[id(item)] for item in starred if id(item) in found and "#" not in code(item.value)}
 
 
 def _length(function: cst.FunctionDef, node: cst.BaseExpression) -> int | None:

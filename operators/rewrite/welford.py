@@ -91,15 +91,16 @@ def _lines(texts: list[str]) -> Any:
 def _centred(kernel: Kernel, squares: RowPass, mean: RowPass) -> tuple[str, str, Rounds]:
     """The mean and the condition of `tl.where(condition, x - mean, 0.0)`, whose square the second loop adds, for the x of the first."""
     added: Any = squares.known.get(squares.added.id) if isinstance(squares.added, ast.Name) else squares.added
-    if called(added) == "where" and squared(added.args[1]) is not None:  # the condition stands around the square
-        choice: Any = ast.Call(added.func, [added.args[0], squared(added.args[1]), *added.args[2:]], [])
+    root = squared(added.args[1]) if called(added) == "where" else None
+    if root is not None:  # the condition stands around the square
+        choice: Any = ast.Call(added.func, [added.args[0], root, *added.args[2:]], [])
     else:
         choice = None if added is None else squared(added)
     while isinstance(choice, ast.Name):
         choice = squares.known.get(choice.id)
     if called(choice) != "where" or len(choice.args) != 3 or ast.unparse(choice.args[2]) not in ("0.0", "0"):
         raise NotApplicableError(f"the second loop of {kernel.name} does not add squares of tl.where(…, x - mean, 0.0)")
-    difference = squares.known.get(choice.args[1].id) if isinstance(choice.args[1], ast.Name) else choice.args[1]
+    difference: Any = squares.known.get(choice.args[1].id) if isinstance(choice.args[1], ast.Name) else choice.args[1]
     centre = difference.right if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub) else None
     if not isinstance(centre, ast.Name) or centre.id in squares.known:
         raise NotApplicableError(f"the second loop of {kernel.name} does not subtract a mean")

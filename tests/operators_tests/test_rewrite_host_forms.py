@@ -73,6 +73,12 @@ def test_what_may_have_another_number_of_parts_stays(strides, before):
     assert "fixed number of parts" in refusals("name_arguments", source)
 
 
+def test_a_comment_behind_strides_stays_and_hides_none_of_them():
+    broken = edited(UNPACKED, "*y.stride(), *steps, n,", "*y.stride(),  # rows first\n        *w.stride(),\n        n,")
+    assert "*y.stride(),  # rows first\n        *w.stride()," in child("name_arguments", broken)
+    assert "steps[0],  # one\n" in child("name_arguments", edited(UNPACKED, "*steps, n,", "*steps,  # one\n        n,"))
+
+
 @pytest.mark.parametrize(
     "change",
     ['    options["num_stages"] = 2\n', "    options.update(num_stages=2)\n", "    tune(options)\n"],

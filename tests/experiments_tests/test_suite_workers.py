@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -217,7 +218,7 @@ def test_processes_that_compare_are_made_ahead_and_take_turns(tmp_path: Path, mo
     program = (
         "import os, sys, pathlib; pathlib.Path(sys.argv[5]).touch(); os.read(0, 1); pathlib.Path(sys.argv[4]).write_text('{}')"
     )
-    monkeypatch.setattr(comparing.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {json.dumps(str(Path("/proc/self/exe").resolve()))} -c "{program}" "$@"\n')
     (tmp_path / "python").chmod(0o755)
     order: list[str] = []

@@ -26,10 +26,8 @@ def one_pass_norm(x_ptr, w_ptr, y_ptr, x_row, x_column, y_row, y_column, w_step,
         columns = i * BLOCK + tl.arange(0, BLOCK)
         mask = columns < n
         x = tl.load(x_ptr + row * x_row + columns * x_column, mask=mask, other=0.0).to(tl.float32)
-        w = 1.0
-        if w_step:
-            w = tl.load(w_ptr + columns * w_step, mask=mask, other=0.0)
-        tl.store(y_ptr + row * y_row + columns * y_column, (x - mean) * scale * w, mask=mask)
+        w = tl.load(w_ptr + columns * w_step, mask=mask, other=0.0)
+        tl.store(y_ptr + row * y_row + columns * y_column, (x - mean) * scale * tl.where(w_step > 0, w, 1.0), mask=mask)
 
 
 def entry(x, w=None):

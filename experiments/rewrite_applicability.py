@@ -187,6 +187,14 @@ def row(name: str, outcomes: Sequence[Mapping[str, Any]], enough: int) -> dict[s
     }
 
 
+def partial(outcomes: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int:
+    """How many files were not looked at for all rewrites."""
+    seen: dict[str, set[str]] = {}
+    for item in outcomes:
+        seen.setdefault(item["file"], set()).update(item["looked_at"])
+    return sum(not set(names) <= found for found in seen.values())
+
+
 def origins(files: Iterable[str]) -> list[str]:
     """Where the files of other projects than those with a column of their own are from."""
     names = {file.partition("/")[0] for file in files}
@@ -218,12 +226,17 @@ def page(
         described(session),
         "",
         f"Files of other projects, whose tests or calls run under Triton's interpreter: {said}.",
-        *([f"The others are {', '.join(totals['origins'])}."] if totals["origins"] else []),
+        *([f"The others are {'; '.join(totals['origins'])}."] if totals["origins"] else []),
         f"{len(rows) - len(few)} of {len(rows)} rewrites are proved on {FIVE} of them or more"
         + (f"; not {', '.join(few)}." if few else "."),
         "",
         f"“≥” marks rewrites that were proved on {totals['enough']} files and then left alone. Of the files on which a rewrite is proved, "
-        "some had it applied after a move that prepares it, because nothing applied before.",
+        "some had it applied after a move that prepares it, because nothing applied before."
+        + (
+            f" {totals['partial']} files did not run for all rewrites: counts without “≥” may be too low."
+            if totals["partial"]
+            else ""
+        ),
         "",
         f"| rewrite | applies to files | {' | '.join(PROJECTS.values())} | proved on files | of these as they stand | else after | wrong "
         "| not run in time |",
@@ -261,7 +274,13 @@ def main() -> None:
     outcomes = looked_at(specimens, names, given)
     rows = [row(name, outcomes, given.enough) for name in names]
     why = {item["file"]: item["why"] for item in outcomes}
-    totals: dict[str, Any] = {"looked_at": len(why), "enough": given.enough, "of": {}, "origins": origins(why)}
+    totals: dict[str, Any] = {
+        "looked_at": len(why),
+        "enough": given.enough,
+        "of": {},
+        "origins": origins(why),
+        "partial": partial(outcomes, names),
+    }
     for project in PROJECTS:
         of = [reason for file, reason in why.items() if project_of(file) == project]
         if of:

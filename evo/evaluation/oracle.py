@@ -24,8 +24,10 @@ FEW_ELEMENTS = 32
 """Of an output: too few to tell from one call how exact the reference is."""
 FURTHER_DRAWS = 7
 """So many, and the one that is judged, tell the standard deviation of the reference's error on outputs of few elements."""
-ROUNDINGS = 12
+ROUNDINGS = 4
 """So many computations that round by chance tell how far rounding moves an output."""
+MANY_ROUNDINGS = 12
+"""So many where it is a near thing: of a hundred rows, four computations are all lucky in some."""
 LARGE_ELEMENTS = 1 << 24
 """Inputs with more are not drawn again: sums that long have a wide floor."""
 _STEP = 0x9E3779B97F4B
@@ -53,7 +55,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What `ROUNDINGS` computations that round by chance (`evo.evaluation.rounding`) show of one output, tile by tile, [tiles] in
+    """What some computations that round by chance (`evo.evaluation.rounding`) show of one output, tile by tile, [tiles] in
     float64: the `deviation` of float64 ones that round as float32 does, which is how far rounding is amplified; and of the reference in
     its own dtypes, which may be exact by luck once, but not every time, the largest `error` norm, and the largest error of an
     element relative to its raised magnitude, `shown`."""
@@ -69,13 +71,14 @@ class Expected:
 
     `spread`, if given, tells of each output of few elements the standard deviation of the reference's error at each element
     (float64, flat, real and imaginary parts apart); None for other outputs. `rounding`, if given, tells of each output what rounding by
-    chance does to it; None for integers.
+    chance does to it, from so many computations as `roundings` says; None for integers.
     """
 
     exact: Outputs
     reference: Outputs
     spread: tuple[torch.Tensor | None, ...] = ()
     rounding: tuple[Rounding | None, ...] = ()
+    roundings: int = 0
 
     def rounding_of(self, index: int) -> Rounding | None:
         """Of one output, None where it was not measured."""
@@ -169,19 +172,19 @@ class Oracle:
             self._keep((task.name, case, draw), answer)
         return answer
 
-    def with_rounding(self, task: Task, case: Case, draw: Draw) -> Expected | None:
-        """The answer with its `rounding`, of which nothing is known where the reference does something else when it rounds by chance, or
-        fails; None where there is no float64 answer."""
+    def with_rounding(self, task: Task, case: Case, draw: Draw, count: int = ROUNDINGS) -> Expected | None:
+        """The answer with its `rounding` from at least `count` computations; nothing is known of it where the reference does something else
+        when it rounds by chance, or fails. None where there is no float64 answer."""
         answer = self.expected(task, case, draw)
         if answer.exact is answer.reference:
             return None
-        if not answer.rounding:
+        if answer.roundings < count:
             self._make_room(2 * (answer.exact.nbytes + answer.reference.nbytes))
-            answer = dataclasses.replace(answer, rounding=self._rounding(task, case, draw, answer))
+            answer = dataclasses.replace(answer, rounding=self._rounding(task, case, draw, answer, count), roundings=count)
             self._keep((task.name, case, draw), answer)
         return answer
 
-    def _rounding(self, task: Task, case: Case, draw: Draw, answer: Expected) -> tuple[Rounding | None, ...]:
+    def _rounding(self, task: Task, case: Case, draw: Draw, answer: Expected, count: int) -> tuple[Rounding | None, ...]:
         unknown = (None,) * len(answer.exact.tensors)
         wide = any(tensor.dtype in (torch.float64, torch.complex128) for tensor in answer.reference.tensors)
         epsilons = as_wide_as(torch.float64 if wide else torch.float32)
@@ -189,7 +192,7 @@ class Oracle:
         found: list[list[Rounding | None]] = []
         try:
             self._compute(task, case, draw, natively, widely)
-            for number in range(ROUNDINGS):
+            for number in range(count):
                 seed = draw.seed + number * _STEP
                 modes = Perturbing(NATIVE, seed, natively.decisions), Perturbing(epsilons, seed, widely.decisions)
                 rounded = self._compute(task, case, draw, *modes)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -169,9 +169,11 @@ def _fold(graph: torch.fx.GraphModule, node: torch.fx.Node) -> torch.fx.Node:
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or isinstance(value, FakeTensor):
         raise NotCompilable("the reference makes a tensor of values of its own, which are not arguments")
     fake = node.meta["val"]
+    with unset_fake_temporarily():  # older versions of torch read no value within it
+        number = value.item()
     with graph.graph.inserting_before(node):
         kwargs: dict[str, Any] = {"dtype": value.dtype, "device": torch.device("cuda", 0), "pin_memory": False}
-        full = graph.graph.call_function(torch.ops.aten.full.default, (list(value.shape), value.item()), kwargs)
+        full = graph.graph.call_function(torch.ops.aten.full.default, (list(value.shape), number), kwargs)
         full.meta["val"] = fake
     node.replace_all_uses_with(full)
     graph.graph.erase_node(node)

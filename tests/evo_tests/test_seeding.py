@@ -42,7 +42,7 @@ def task(reference, cases, **more):
 """
 TREE = """
 def reference(x, w, k):
-    y = torch.tanh(x) * w + k
+    y = torch.tanh(x) * w + k + torch.tensor(0.5, device=x.device)
     return {"y": y, "rest": (y.mean(-1, keepdim=True), None, x.amax(0))}
 
 TASK = task(reference, [case(spec(64, 512), spec(512), 3), case(spec(33, 77), spec(77), 3), case(spec(3, 7), spec(7), 3)])
@@ -155,7 +155,7 @@ def test_what_cannot_be_a_seed_is_one_line(tmp_path: Path, reference: str, said:
 
 
 def test_a_reference_that_hangs_costs_its_deadline_alone(tmp_path: Path) -> None:
-    text = "def reference(x):\n    while type(x).__name__ == 'FakeTensor':\n        pass\n    return x + 1\n\n"
+    text = "def reference(x):\n    while isinstance(x.shape[0], torch.SymInt):\n        pass\n    return x + 1\n\n"
     task = loaded(tmp_path, text + "TASK = task(reference, [case(spec(8, 8)), case(spec(9, 9)), case(spec(3, 3))])\n")
     (seed,) = compiler_seeds(task, "cuda:90", deadline_s=1.0)
     assert seed.failure == "Inductor took more than 1 s"

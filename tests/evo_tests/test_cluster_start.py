@@ -12,7 +12,7 @@ from tests.evo_tests.running_processes import alive, descendants, started, title
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sign", ["gcs_server", "ray::DashboardAgent"])
 def test_a_signal_while_ray_starts_leaves_no_process(
     tmp_path: Path, simulated_file: Callable[..., Path], number: signal.Signals, sign: str

@@ -100,7 +100,14 @@ NOT_AS_A_WHOLE = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in builtin_tasks() if name not in NOT_AS_A_WHOLE])
+LONG = {"batch_norm", "depthwise_conv2d", "linear_attention", "max_pool2d", "paged_attention", "selective_scan", "sliding_window_attention"}
+"""Their references take seconds for each computation that rounds by chance."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in builtin_tasks() if name not in NOT_AS_A_WHOLE],
+)
 def test_planted_faults_are_caught_on_plain_inputs_already(name: str) -> None:
     task = load_task(name)
     for fault, make in FAULTS.items():

@@ -55,6 +55,7 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_a_kernel_without_knobs_is_tuned_and_its_trials_are_kept(call: Call, tmp_path: Path) -> None:
     kernel, out, store = write(tmp_path / "kernel.py", PLAIN), tmp_path / "tuned.py", str(tmp_path / "trials.sqlite")
     status, said, err = call(kernel, "--task", TASK, "--device", "cpu", "--trials", "3", "--out", str(out), "--store", store)
@@ -73,6 +74,7 @@ def test_a_kernel_without_knobs_is_tuned_and_its_trials_are_kept(call: Call, tmp
         transferred_hints(store, "softmax", knobs)
 
 
+@pytest.mark.slow
 def test_a_killed_tuning_goes_on_and_loses_the_trial_in_hand_at_most(call: Call, tmp_path: Path) -> None:
     kernel, store = write(tmp_path / "kernel.py", modules.GOOD), str(tmp_path / "trials.sqlite")
     command = [

@@ -344,6 +344,7 @@ class Small(Subject):
         return head.replace('"BLOCK_N": 32', '"BLOCK_N": 128') + space + rest.partition("}\n")[2]
 
 
+@pytest.mark.slow
 def test_with_the_declared_configuration_gated_all_are_timed_and_what_does_not_fit_is_kept_with_its_reason(
     tmp_path: Path,
 ) -> None:

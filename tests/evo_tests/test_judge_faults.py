@@ -100,7 +100,15 @@ NOT_AS_A_WHOLE = {
 }
 
 
-LONG = {"batch_norm", "depthwise_conv2d", "linear_attention", "max_pool2d", "paged_attention", "selective_scan", "sliding_window_attention"}
+LONG = {
+    "batch_norm",
+    "depthwise_conv2d",
+    "linear_attention",
+    "max_pool2d",
+    "paged_attention",
+    "selective_scan",
+    "sliding_window_attention",
+}
 """Their references take seconds for each computation that rounds by chance."""
 
 

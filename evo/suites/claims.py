@@ -1,11 +1,13 @@
 """Tensors on the CPU that claim to be on a GPU, for a suite's own scripts in a sandbox; of large ones only the beginning has values.
 
 What a script measures is large, and of its tensors only the layout and how the beginning looks are noted. So large tensors are memory that
-was never touched but for their beginning, and products of large tensors are not computed: their operands have no values to speak of.
+was never touched but for their beginning, and products of large tensors are not computed: their operands have no values to speak of. That
+memory is fresh, and so zero: what an allocator gives may hold what another tensor left, and a part would look like that.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from typing import Any
 
@@ -72,7 +74,9 @@ class Claims(TorchFunctionMode):
         if func in _PRODUCTS and any(item.numel() >= LARGE for item in tensors_of((*args, *keywords.values()))):
             return _product(func, args, keywords)
         result = func(*args, **keywords)
-        return result.zero_() if func in _EMPTY and result.numel() < LARGE else result
+        if func in _EMPTY:
+            return _untouched(result) if result.numel() >= LARGE else result.zero_()
+        return result
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
@@ -89,7 +93,7 @@ def _drawn(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> torch.
         like = func(*args, **{**{key: item for key, item in keywords.items() if key != "generator"}, "device": "meta"})
         if like.numel() < LARGE:
             return func(*args, **keywords)  # type: ignore[no-any-return]
-        whole = torch.empty(like.shape, dtype=like.dtype, requires_grad=False)
+        whole = _untouched(like)
         limits = [item for item in args if isinstance(item, int)][:2] if func is torch.randint else []
         limits = [int(keywords[key]) for key in ("low", "high") if key in keywords] or limits
         beginning = _DRAWS[func](*limits, (LOOKED_AT,), dtype=like.dtype)
@@ -103,7 +107,16 @@ def _product(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if torch.is_grad_enabled() and any(item.requires_grad for item in tensors_of((*args, *keywords.values()))):
             return func(*args, **keywords)
         like = func(*_on_meta(args), **_on_meta(keywords))
-        return torch.empty(like.shape, dtype=like.dtype)
+        return _untouched(like)
+
+
+def _untouched(like: torch.Tensor) -> torch.Tensor:
+    """Zeros with the layout of a tensor that has memory of its own, in pages that the kernel provides once they are touched."""
+    with torch._C.DisableTorchFunction():
+        nbytes = like.element_size() * (1 + sum((size - 1) * step for size, step in zip(like.shape, like.stride(), strict=True)))
+        pages = torch.frombuffer(mmap.mmap(-1, max(nbytes, 1)), dtype=torch.uint8)
+        fresh = torch.empty(0, dtype=like.dtype).set_(pages.untyped_storage(), 0, like.shape, like.stride())
+        return fresh.requires_grad_(like.requires_grad)
 
 
 def _on_meta(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable
 
 import torch
 
@@ -58,26 +57,18 @@ class Judge:
         outputs = _moved(outputs, self._oracle.device)
         verdict = self._judge(task, case, draw, outputs, expected, stage)
         # Asked only of what failed, since each costs the reference further calls.
-        for more in (self._oracle.with_spread, self._oracle.with_rounding, self._with_many_roundings(outputs)):
-            if not isinstance(verdict, Failure) or verdict.status is not Status.WRONG_VALUES or task.statistic is not None:
+        for more in (self._oracle.with_spread, self._oracle.with_rounding):
+            if not _may_be_luck(task, verdict):
                 break
             known = more(task, case, draw)
+            if known is not None:
+                expected, verdict = known, self._judge(task, case, draw, outputs, known, stage)
+        if expected.roundings and _may_be_luck(task, verdict):
+            tolerance = dataclasses.replace(task.tolerance, ratio=LUCK * task.tolerance.ratio)
+            near = self._judge(dataclasses.replace(task, tolerance=tolerance), case, draw, outputs, expected, stage)
+            known = None if isinstance(near, Failure) else self._oracle.with_rounding(task, case, draw, MANY_ROUNDINGS)
             verdict = verdict if known is None else self._judge(task, case, draw, outputs, known, stage)
         return verdict
-
-    def _with_many_roundings(self, outputs: Outputs) -> Callable[[Task, Case, Draw], Expected | None]:
-        """For outputs that are off by little more than what is allowed; nothing that is known of rounding would let others pass."""
-
-        def more(task: Task, case: Case, draw: Draw) -> Expected | None:
-            known = self._oracle.with_rounding(task, case, draw)
-            tolerance = dataclasses.replace(task.tolerance, ratio=LUCK * task.tolerance.ratio)
-            if known is None or isinstance(
-                self._judge(dataclasses.replace(task, tolerance=tolerance), case, draw, outputs, known), Failure
-            ):
-                return None
-            return self._oracle.with_rounding(task, case, draw, MANY_ROUNDINGS)
-
-        return more
 
     def _judge_on_host(self, task: Task, case: Case, draw: Draw, outputs: Outputs, stage: Stage) -> Verdict | Failure:
         host = torch.device("cpu")
@@ -116,6 +107,11 @@ class Judge:
                 Status.WRONG_VALUES, stage, f"random outputs fail a test: {wrong.text}{chance}", f"wrong_values:{stage}:statistic"
             )
         return Verdict(0.0, f"random outputs pass {len(findings)} tests")
+
+
+def _may_be_luck(task: Task, verdict: Verdict | Failure) -> bool:
+    """Whether more that is known of the reference's rounding may let outputs pass."""
+    return isinstance(verdict, Failure) and verdict.status is Status.WRONG_VALUES and task.statistic is None
 
 
 def arithmetic(task: Task, case: Case, draw: Draw, outputs: Outputs) -> Arithmetic:

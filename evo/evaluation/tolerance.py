@@ -252,9 +252,11 @@ def _measure(
     """`slack` [1, elements] is added to what is allowed, which only outputs of a single tile have (else [1, 1]), and so is the
     deviation of `rounding` in each tile; its errors stand beside the reference's."""
     amplified = rounding.deviation
-    seen = [(shown(*errors(r_part, y_part)), y_part) for y_part, r_part in tiles(tile, y, r, device=y.device)]
-    of_each = torch.cat([errors_shown for errors_shown, _ in seen])
-    largest = torch.cat([errors(y_part, y_part)[1].amax(dim=1) for _, y_part in seen])
+    parts = []
+    for y_part, r_part in tiles(tile, y, r, device=y.device):
+        r_error, y_size = errors(r_part, y_part)
+        parts.append(torch.stack([shown(r_error, y_size), y_size.amax(dim=1)]))
+    of_each, largest = torch.cat(parts, dim=1)
     # Where a tile is all but zero, rounding is all there is of it: what the reference shows there holds for that tile alone.
     worst_shown = of_each[largest >= ELEMENT_SHARE * largest.max()].max()
     of_each = torch.maximum(of_each.clamp(min=worst_shown), rounding.shown)

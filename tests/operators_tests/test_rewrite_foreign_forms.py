@@ -6,7 +6,7 @@ from evo.registry import find_operators
 from experiments.rewrites.offer_child import EXPOSING, Offering
 from experiments.rewrites.reaching import reaches
 from operators.rewrite.base import Rewrite
-from operators.rewriting import offers
+from tests.operators_tests.offering import child, refusals
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n\n"
 TUTORIAL_NORM = (
@@ -133,24 +133,6 @@ def gradient(x, wanted):
     return parts.sum(dim=0) if wanted else None
 """
 )
-
-
-def found(name, source):
-    cls = find_operators()[name]
-    assert issubclass(cls, Rewrite)
-    return offers(cls(), source)
-
-
-def child(name, source):
-    result = found(name, source)
-    assert result.children, result.reason or result.sites
-    return result.children[0].source
-
-
-def refusals(name, source):
-    result = found(name, source)
-    assert not result.children, result.children[0].source
-    return result.reason or "; ".join(site.reason for site in result.sites)
 
 
 def test_a_kernel_that_flag_gems_keeps_binaries_of_is_launched_as_written_and_unknown_decorators_are_not_trusted():

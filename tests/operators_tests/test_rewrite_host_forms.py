@@ -4,34 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from evo.registry import find_operators
-from operators.rewriting import offers
+from tests.operators_tests.offering import child, edited, refusals
 
 KERNELS = Path(__file__).parent / "kernels"
 UNPACKED = (KERNELS / "one_pass_norm.py").read_text()
 WEIGHTS = (KERNELS / "module_weights.py").read_text()
 LINE = "        weight = self.weight.t().to(torch.float16).contiguous()\n"
-
-
-def found(name, source):
-    return offers(find_operators()[name](), source)
-
-
-def child(name, source):
-    result = found(name, source)
-    assert result.children, result.reason or result.sites
-    return result.children[0].source
-
-
-def refusals(name, source):
-    result = found(name, source)
-    assert not result.children, result.children[0].source
-    return result.reason or "; ".join(site.reason for site in result.sites)
-
-
-def edited(source, old, new):
-    assert old in source
-    return source.replace(old, new)
 
 
 def unpacking(strides, before=""):

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from evo.knobs import read_knobs
-from evo.registry import find_operators
-from operators.rewriting import offers
+from tests.operators_tests.offering import child, found, refusals
 
 ROOT = Path(__file__).parents[2]
 STARTS, TUNING = ROOT / "evo/tasks/starts", ROOT / "experiments/tuning/kernels"
@@ -51,20 +50,6 @@ def rows(x, w):
     return y
 """
 )
-
-
-def found(name, source, target="cuda:90"):
-    return offers(find_operators()[name](), source, target)
-
-
-def child(name, source, site=0, target="cuda:90"):
-    return found(name, source, target).children[site].source
-
-
-def why(name, source, target="cuda:90"):
-    result = found(name, source, target)
-    assert not result.children, result.children[0].source
-    return result.reason or " ".join(site.reason for site in result.sites)
 
 
 @pytest.mark.parametrize(
@@ -138,4 +123,4 @@ UNPACKED = SOFTMAX.replace('num_warps=CONFIG["num_warps"])', "**CONFIG)")
     ],
 )
 def test_what_keeps_a_rewrite_away_is_said(name, source, target, reason):
-    assert reason in why(name, source, target)
+    assert reason in refusals(name, source, target)

@@ -4,34 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from evo.registry import find_operators
-from operators.rewriting import offers
+from tests.operators_tests.offering import child, edited, refusals
 
 KERNELS = Path(__file__).parent / "kernels"
 TILE = (KERNELS / "row_moments.py").read_text()
 LOOP = (KERNELS / "one_pass_norm.py").read_text()
 TWICE = (KERNELS / "two_pass_norm.py").read_text()
-
-
-def found(name, source):
-    return offers(find_operators()[name](), source)
-
-
-def child(name, source):
-    result = found(name, source)
-    assert result.children, result.reason or result.sites
-    return result.children[0].source
-
-
-def refusals(name, source):
-    result = found(name, source)
-    assert not result.children, result.children[0].source
-    return result.reason or "; ".join(site.reason for site in result.sites)
-
-
-def edited(source, old, new):
-    assert old in source
-    return source.replace(old, new)
 
 
 def test_squares_that_a_loop_adds_up_get_a_loop_of_their_own_behind_the_mean():

@@ -26,7 +26,7 @@ from triton.runtime.interpreter import InterpreterError
 
 from evo.evaluation.inputs import differentiable_places
 from evo.evaluation.watched_memory import OutOfBounds, watch_memory
-from evo.tracing.facade import CudaFacade, fake_cuda
+from evo.tracing.facade import CLAIMED_OF_REAL, CudaFacade, fake_cuda
 from evo.tracing.recorder import Recording, Refused, Untraceable
 from evo.tracing.targets import TARGETS
 from evo.tracing.trace_child import SOURCE_NAME, differentiable, entry_of, load_module, tensors_in
@@ -68,10 +68,7 @@ def interpret(request: dict[str, Any]) -> dict[str, Any]:
 class _Facade(CudaFacade):
     """Tensors here are real CPU tensors; the wrapper sees ``cuda:0`` as it will on a GPU."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__self__", None) is torch.Tensor.device:
-            return torch.device("cuda:0")
-        return super().__torch_function__(func, types, args, kwargs)
+    claimed = CLAIMED_OF_REAL
 
 
 def describe(error: BaseException) -> dict[str, str]:

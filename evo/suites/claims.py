@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from evo.suites.entries import LARGE, LOOKED_AT
+from evo.tracing.facade import CLAIMED_OF_REAL, Claiming
 
 _DRAWS: dict[Any, Any] = {
     torch.rand: torch.rand, torch.randn: torch.randn, torch.rand_like: torch.rand, torch.randn_like: torch.randn,
@@ -33,35 +33,25 @@ _PRODUCTS = {
     torch.Tensor.bmm, torch.addmm, torch.Tensor.addmm, torch.baddbmm, torch.Tensor.baddbmm, torch.einsum, torch.tensordot, F.linear,
     F.conv1d, F.conv2d, F.conv3d, torch.conv1d, torch.conv2d, torch.conv3d, F.scaled_dot_product_attention,
 }  # fmt: skip
-_CLAIMED = {torch.Tensor.is_cuda: True, torch.Tensor.is_cpu: False, torch.Tensor.device: torch.device("cuda:0")}
 _EMPTY = {torch.empty, torch.empty_like, torch.empty_strided, torch.Tensor.new_empty}
 _BACKWARD = {torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 
 
-class Claims(TorchFunctionMode):
+class Claims(Claiming):
     """Tensors on the CPU say that they are on the GPU; devices on the way in become the CPU.
 
     Args:
         differentiated: Called where gradients are asked for.
     """
 
+    claimed = CLAIMED_OF_REAL
+
     def __init__(self, differentiated: Callable[[], None]) -> None:
         super().__init__()
         self._differentiated = differentiated
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called for every torch function and tensor method or property."""
-        keywords = dict(kwargs or {})
-        if func is torch.device:
-            return func(*args, **keywords)
-        descriptor = getattr(func, "__self__", None)
-        for claimed, answer in _CLAIMED.items():
-            if descriptor is claimed:
-                return answer
-        if func is torch.Tensor.get_device:
-            return 0
-        if func is torch.Tensor.cuda:
-            return args[0]
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """See `Claiming`."""
         if func in _BACKWARD:
             self._differentiated()
         args = tuple(map(_on_host, args))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,15 +25,22 @@ _HOST_READS = {
     torch.Tensor.cpu, torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__,
     torch.Tensor.__float__, torch.Tensor.__index__, torch.Tensor.__array__,
 }  # fmt: skip
-_CLAIMED = {torch.Tensor.is_cuda: True, torch.Tensor.is_cpu: False}  # descriptors; a property's getter has it as __self__
+_CLAIMED: dict[Any, Any] = {
+    torch.Tensor.is_cuda: True,
+    torch.Tensor.is_cpu: False,
+}  # descriptors; a property's getter has it as __self__
+CLAIMED_OF_REAL: dict[Any, Any] = {**_CLAIMED, torch.Tensor.device: _CUDA}
+"""Where tensors are real ones of the CPU, which fakes are not."""
 
 
-class CudaFacade(TorchFunctionMode):
-    """Answers device questions with ``cuda:0``, maps ``cuda`` to the CPU on the way in, and refuses host tensors and host reads."""
+class Claiming(TorchFunctionMode):
+    """Tensors say that they are on the GPU, whatever they are; what else torch is asked for is a subclass's affair.
 
-    def __init__(self, *, host_allowed: bool = False) -> None:
-        super().__init__()
-        self.host_allowed = host_allowed
+    Attributes:
+        claimed: Descriptors of properties → what they say.
+    """
+
+    claimed: Mapping[Any, Any] = _CLAIMED
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called for every torch function and tensor method or property."""
@@ -41,13 +48,29 @@ class CudaFacade(TorchFunctionMode):
         if func is torch.device:
             return func(*args, **keywords)
         descriptor = getattr(func, "__self__", None)
-        for claimed, answer in _CLAIMED.items():
+        for claimed, answer in self.claimed.items():
             if descriptor is claimed:
                 return answer
         if func is torch.Tensor.get_device:
             return 0
         if func is torch.Tensor.cuda:
             return args[0]
+        return self.called(func, args, keywords)
+
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """What a call gives that asks nothing of the kind."""
+        return func(*args, **keywords)
+
+
+class CudaFacade(Claiming):
+    """Answers device questions with ``cuda:0``, maps ``cuda`` to the CPU on the way in, and refuses host tensors and host reads."""
+
+    def __init__(self, *, host_allowed: bool = False) -> None:
+        super().__init__()
+        self.host_allowed = host_allowed
+
+    def called(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """See `Claiming`."""
         if func in _HOST_READS:
             raise Untraceable(f"{getattr(func, '__name__', func)}() reads a value on the host")
         if func in _FACTORIES and keywords.get("device") is None and not self.host_allowed:

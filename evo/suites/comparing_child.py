@@ -12,20 +12,18 @@ import json
 import math
 import os
 import random
-import signal
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from evo.descendants import end_with_caller
+from evo.suites.deadlines import ended_after
 from evo.tasks.base import Case, Task
 from evo.tasks.inputs import make_inputs
 from evo.tasks.loading import load_task
@@ -122,7 +120,7 @@ def measured(
         counts: dict[str, int] = {}
         for name, side in sides.items():
             try:
-                with _within(side_s):
+                with ended_after(side_s, TimeoutError(f"it was not compiled and called within {side_s:g} s")):
                     for arguments in side.sets:
                         side.call(*arguments)
                     _synchronised(device)
@@ -153,22 +151,6 @@ def _inputs(task: Task, case: Case, device: str) -> list[tuple[Any, ...]]:
     l2 = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 0
     count = max(1, min(MAX_SETS, -(-2 * l2 // case.bytes), MAX_SET_BYTES // case.bytes))
     return [make_inputs(task, case, 1000 + number, device).arguments for number in range(count)]
-
-
-@contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """Ends what takes longer, such as a compiler that tries a great many configurations, by an exception of this thread."""
-
-    def late(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError(f"it was not compiled and called within {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _seconds(side: Side, calls: int, device: str) -> float:

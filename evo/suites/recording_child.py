@@ -8,9 +8,9 @@ becomes an entry: a function, in source form, of the call's tensors and numbers,
 from __future__ import annotations
 
 import contextlib
-import signal
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction, KernelInterface
 
 from evo.suites.claims import Claims, tensors_of
+from evo.suites.deadlines import ended_after
 from evo.suites.entries import LARGE, Made, Text, Unread, specification
 from evo.suites.pytest_stand_in import pretended_pytest, run_tests
 from evo.suites.stand_ins import pretended_modules
@@ -76,20 +77,9 @@ def record(request: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "calls": kept}
 
 
-@contextlib.contextmanager
-def _limited(seconds: float) -> Iterator[None]:
-    """Ends what is done meanwhile after so many CPU seconds; a single operation of torch is waited for."""
-
-    def end(number: int, frame: Any) -> None:
-        raise TookLong(f"it takes more than {seconds:g} s here")
-
-    before = signal.signal(signal.SIGPROF, end)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        signal.signal(signal.SIGPROF, before)
+def _limited() -> AbstractContextManager[None]:
+    """Of what is done meanwhile."""
+    return ended_after(SCRIPT_S, TookLong(f"it takes more than {SCRIPT_S:g} s here"), of_cpu=True)
 
 
 def _drive(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None:
@@ -100,13 +90,13 @@ def _drive(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> None
     names |= {"__name__": "__main__", "__file__": str(path)}
     if request["by_pytest"]:
         names["__name__"] = "suite_tests"
-        with pretended_pytest(), _limited(SCRIPT_S):
+        with pretended_pytest(), _limited():
             exec(compile(driver, str(path), "exec"), names)
             last = run_tests(names, lambda script: setattr(calls, "script", script))
         if last:
             raise RuntimeError(last)
         return
-    with _limited(SCRIPT_S):
+    with _limited():
         with pretended_modules(names, request["name"] or "suite_file"):
             exec(compile(driver, str(path), "exec"), names)
         if not calls.noted:
@@ -123,11 +113,11 @@ def _measure(names: dict[str, Any], request: dict[str, Any], calls: Calls) -> No
         made = script["performance_metrics"]()
     failures: list[BaseException] = []
     try:
-        with _limited(SCRIPT_S):
+        with _limited():
             made.get_input_tensors()
     except (Exception, TookLong) as error:  # noqa: BLE001  sizes that it made before are there
         failures.append(error)
-    with _limited(SCRIPT_S):
+    with _limited():
         while made.input_tensors:
             given = made.input_tensors.pop(0)
             if sum(item.numel() * item.element_size() for item in tensors_of(given)) > MAX_INPUT_BYTES:

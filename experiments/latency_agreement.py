@@ -21,7 +21,6 @@ import importlib.util
 import statistics
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +43,7 @@ from evo.records import Status, Variant
 from evo.tasks.base import Case, Task
 from evo.tasks.loading import load_task, starting_sources
 from experiments.agreement.page import agreement_page, table
+from experiments.side_by_side.measuring import call_us
 
 NAME = "latency_agreement"
 FILES = ("scale", "row_softmax", "matmul")
@@ -174,7 +174,7 @@ def measure_here(results: dict[str, Any], tasks: Sequence[Task], seed: int) -> N
                 row = measure_case(bench, task, case, entry, seed)
                 sets = row.pop("inputs")
                 row["call_us"], row["call_equal_us"], row["call_torch_us"] = (
-                    call_us(call, sets) for call in (entry, equal, task.reference)
+                    call_us(call, sets, CALLS) for call in (entry, equal, task.reference)
                 )
                 results["rows"][name_of(task, case)].update(row)
                 del sets
@@ -297,21 +297,6 @@ def load(folder: Path, name: str, source: str, entry: str) -> Callable[..., Any]
     spec.loader.exec_module(module)
     function: Callable[..., Any] = getattr(module, entry)
     return function
-
-
-def call_us(call: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> float:
-    """Median wall microseconds per call over five runs of back-to-back calls, synchronised at both ends."""
-    runs = []
-    with torch.no_grad():
-        call(*sets[0])
-        for _ in range(5):
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            for number in range(CALLS):
-                call(*sets[number % len(sets)])
-            torch.cuda.synchronize()
-            runs.append((time.perf_counter() - begun) / CALLS * 1e6)
-    return statistics.median(runs)
 
 
 if __name__ == "__main__":

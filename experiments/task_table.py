@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import triton
 
+from evo.commands.measured import measured_with, queried
 from evo.tasks.base import Case, Task
 from evo.tasks.loading import load_task
 from experiments.libraries import known
@@ -63,8 +62,8 @@ def main() -> None:
         )
         ceiling = measure_ceiling()
         session: dict[str, Any] = {
-            "command": " ".join(["python", "-m", "experiments.task_table", *sys.argv[1:]]),
-            **versions(options.commit),
+            **measured_with(options.commit, ["python", "-m", "experiments.task_table", *sys.argv[1:]]),
+            "clocks_mhz": [queried("clocks.sm"), queried("clocks.mem")],
             "libraries": known.versions(),
             "ceiling": vars(ceiling),
             "seed": seed,
@@ -141,22 +140,6 @@ def measure_task(
         "store_speedup_low": judged.fitness,
         "cases": measured,
         **of_task(measured, wrong),
-    }
-
-
-def versions(commit: str | None) -> dict[str, str]:
-    """What the figures were measured with."""
-    smi = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version,clocks.sm,clocks.mem", "--format=csv,noheader"], capture_output=True, text=True
-    )
-    if commit is None:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    return {
-        "gpu": torch.cuda.get_device_name(0),
-        "driver_and_clocks": smi.stdout.strip(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "commit": commit,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evo.commands.measured import described
 from evo.evaluation.statistics import geometric_mean_interval
 from experiments.side_by_side.measuring import plain
 
@@ -33,11 +34,12 @@ def of_task(cases: Sequence[Mapping[str, Any]], libraries: Mapping[str, Sequence
 def table(session: Mapping[str, Any], results: Sequence[Mapping[str, Any]]) -> str:
     """Markdown."""
     ceiling = session["ceiling"]
-    versions = "".join(f", {name} {version}" for name, version in session.get("libraries", {}).items() if name != "torch")
+    versions = "".join(f"{name} {version}. " for name, version in session.get("libraries", {}).items() if name != "torch")
     lines = [
-        f"{session['gpu']}, driver {session['driver_and_clocks'].split(',')[0]}, torch {session['torch']}, triton {session['triton']}"
-        f"{versions}, commit {session['commit']}, seed {session['seed']}. Achievable: {ceiling['bandwidth'] / 1e12:.2f} TB/s, "
-        f"{ceiling['flops'] / 1e12:.0f} TFLOP/s fp16. `{session['command']}`",
+        described(session),
+        "",
+        f"{versions}Seed {session['seed']}. Achievable: {ceiling['bandwidth'] / 1e12:.2f} TB/s, "
+        f"{ceiling['flops'] / 1e12:.0f} TFLOP/s fp16.",
         "",
         "Device latency in µs, call latency in brackets; ratios are latency over the best variant's, with the lower bound of the interval. "
         "*Library* is the fastest of torch's own fused calls, Liger and FlagGems whose outputs pass the task's gate; † marks one "

@@ -16,7 +16,8 @@ from experiments.side_by_side.compiled import compile_ahead, compile_one
 from experiments.side_by_side.page import of_task, summary_line, table
 
 SESSION = {
-    "gpu": "G", "driver_and_clocks": "1, 2 MHz, 3 MHz", "torch": "2", "triton": "3", "libraries": {"torch": "2", "liger_kernel": "0.8"},
+    "gpu": "G", "driver": "1", "torch": "2", "triton": "3", "python": "3.12", "cores": 16,
+    "libraries": {"torch": "2", "liger_kernel": "0.8"},
     "commit": "abc", "seed": 0, "ceiling": {"bandwidth": 4e12, "flops": 7e14}, "command": "python -m experiments.task_table",
 }  # fmt: skip
 ELSEWHERE = {"grouped_gemm", "layer_norm_backward", "dropout"}
